@@ -4,14 +4,13 @@ Between two exchanges a device remembers its `Member`. What it remembers counts 
 task that is done again finds what it found the first time, and gives the same bytes.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.messages import Message, Train, Trained, fields_as
 from shoal.core.exchange.parts import Letters
 from shoal.core.exchange.summing import (
     SUM,
@@ -73,8 +72,7 @@ def _share(message: Share, context: "DeviceContext", member: Member | None) -> S
 def _train(message: TrainMasked, context: "DeviceContext", member: Member | None, train: Training) -> Masked:
     if member is None or not is_at(member, members.SHARED, message.session):
         return Masked(lost=True)
-    values: Mapping[str, Any] = {item.name: getattr(message, item.name) for item in fields(Train)}
-    trained = train(Train(**values), context)
+    trained = train(Train(**fields_as(Train, message)), context)
     devices = len(member.manifest.devices)
     moved = vector(message.model, trained.model, message.clip)
     steps = steps_of(moved, scale_of(message.clip, message.noise, devices))

@@ -7,8 +7,9 @@ that needs more brings its own in its folder.
 
 import hashlib
 import math
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 from shoal.core.data.scale import Summary
 from shoal.core.errors import BadPayload
@@ -58,6 +59,12 @@ class Message:
         """
 
 
+def fields_as(kind: type[Message], message: Any) -> dict[str, Any]:
+    """The values of a message for those fields that a message of this kind has too, such as `Train` and a
+    task that adds something to it."""
+    return {item.name: getattr(message, item.name) for item in fields(kind)}  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part. A
@@ -92,9 +99,7 @@ class TrainingSettings:
             "optimizer": self.optimizer in OPTIMIZERS,
             "clip_norm": 0.0 <= self.clip_norm < math.inf,
         }
-        for name, holds in sane.items():
-            if not holds:
-                raise BadPayload(f"invalid training settings: {name} is {getattr(self, name)}")
+        _check_fields(self, sane, "invalid training settings")
 
 
 @dataclass(frozen=True)
@@ -120,12 +125,8 @@ class PrivateTraining:
             "delta": 0.0 < self.delta < 1.0,
             "rounds": self.rounds >= 1,
         }
-        for name, holds in sane.items():
-            if not holds:
-                raise BadPayload(
-                    f"invalid DP-SGD parameters: {name} is {getattr(self, name)}",
-                    f"noise of {MIN_NOISE} or more, or an epsilon above 0, and not both",
-                )
+        hint = f"noise of {MIN_NOISE} or more, or an epsilon above 0, and not both"
+        _check_fields(self, sane, "invalid DP-SGD parameters", hint)
 
 
 @dataclass(frozen=True)
@@ -138,14 +139,13 @@ class Protected:
     steps: int
 
     def __post_init__(self) -> None:
-        sane = (
-            MIN_SCALE <= self.clip <= MAX_SCALE,
-            MIN_NOISE <= self.noise <= MAX_NOISE,
-            0.0 < self.rate <= 1.0,
-            self.steps >= 1,
-        )
-        if not all(sane):
-            raise BadPayload(f"invalid DP-SGD parameters: {self}")
+        sane = {
+            "clip": MIN_SCALE <= self.clip <= MAX_SCALE,
+            "noise": MIN_NOISE <= self.noise <= MAX_NOISE,
+            "rate": 0.0 < self.rate <= 1.0,
+            "steps": self.steps >= 1,
+        }
+        _check_fields(self, sane, "invalid DP-SGD parameters")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +211,7 @@ class HeldOut:
             "loss": -MAX_LOSS <= self.loss <= MAX_LOSS,
             "examples": 1 <= self.examples <= MAX_EXAMPLES,
         }
-        for name, holds in sane.items():
-            if not holds:
-                raise BadPayload(f"a held-out figure is not possible: {name} is {getattr(self, name)}")
+        _check_fields(self, sane, "a held-out figure is not possible")
 
 
 @dataclass(frozen=True, eq=False)
@@ -468,6 +466,13 @@ class Represent(Message):
         if not wanted or encoder in ("", wanted):
             return ""
         return f"the run's devices embed their samples by {_named(wanted)}, and this one by {_named(encoder)}"
+
+
+def _check_fields(found: object, sane: Mapping[str, bool], what: str, hint: str = "") -> None:
+    """Raise BadPayload, naming the first field that is not sane."""
+    for name, holds in sane.items():
+        if not holds:
+            raise BadPayload(f"{what}: {name} is {getattr(found, name)}", hint)
 
 
 def _named(encoder: str) -> str:

@@ -218,7 +218,8 @@ class Descriptor:
         if self.noisy != self.privacy.calibrated:
             kind = type(self.statistics).__name__
             raise BadPayload(f"descriptor: privacy mode {self.privacy.mode} does not release {kind}")
-        _check_digest("descriptor: a projector", self.projector)
+        if not is_sha256(self.projector):
+            raise BadPayload("descriptor: a projector is named by 64 hex digits")
 
     @property
     def noisy(self) -> bool:
@@ -297,8 +298,8 @@ class Prototypes:
         whole = (self.classes == np.floor(self.classes)).all() and self.classes[0] >= 0
         if not whole or (np.diff(self.classes) <= 0).any() or self.classes[-1] >= 1 << 32:
             raise BadPayload("prototypes: classes are whole numbers from 0 on, ascending")
-        if self.encoder:
-            _check_digest("prototypes: an encoder", self.encoder)
+        if self.encoder and not is_sha256(self.encoder):
+            raise BadPayload("prototypes: an encoder is named by 64 hex digits")
 
 
 @dataclass(frozen=True, eq=False)
@@ -353,9 +354,9 @@ class Extension:
     data: bytes
 
 
-def _check_digest(what: str, digest: str) -> None:
-    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        raise BadPayload(f"{what} is named by 64 hex digits")
+def is_sha256(name: str) -> bool:
+    """Whether this is 64 lower-case hex digits."""
+    return len(name) == 64 and not set(name) - set("0123456789abcdef")
 
 
 def _check_array(what: str, array: FloatArray, rank: int, most: int) -> None:

@@ -26,6 +26,7 @@ from shoal.core.exchange.parts import (
     MixtureCounts,
     Prototypes,
     Scores,
+    is_sha256,
 )
 from shoal.core.exchange.tensors import Manifest, layout
 from shoal.core.types import Bytes, Scalar, Tensors
@@ -58,7 +59,7 @@ class BlobRef:
     size: int
 
     def __post_init__(self) -> None:
-        if len(self.sha256) != 64 or set(self.sha256) - set("0123456789abcdef") or self.size < 0:
+        if not is_sha256(self.sha256) or self.size < 0:
             raise BadPayload("a blob is named by 64 hex digits and a size of at least 0")
 
 
@@ -233,18 +234,14 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
     """A flat settings dataclass from named values; what is wrong or missing is BadPayload."""
     key: Any = cls  # as in `fields_of`
-    hints = _hints_of(key)
+    fields = _fields_of(key)
     for name, value in values.items():
-        if name not in hints:
-            raise BadPayload(f"{what} has no setting {name!r}", near(name, list(hints)))
-        if type(value) is not hints[name] and not (hints[name] is float and type(value) is int):
-            raise BadPayload(f"{what}.{name}: expected {hints[name].__name__}, got {type(value).__name__}")
-    for name, (_, required) in _fields_of(key).items():
+        if name not in fields:
+            raise BadPayload(f"{what} has no setting {name!r}", near(name, list(fields)))
+        types, _ = fields[name]
+        if type(value) not in types and not (float in types and type(value) is int):
+            raise BadPayload(f"{what}.{name}: expected {types[0].__name__}, got {type(value).__name__}")
+    for name, (_, required) in fields.items():
         if required and name not in values:
             raise BadPayload(f"{what} lacks setting {name!r}")
     return cls(**values)
-
-
-@functools.cache
-def _hints_of(cls: Any) -> Mapping[str, Any]:
-    return typing.get_type_hints(cls)

@@ -5,7 +5,6 @@ same, with `lost`: then the server begins again instead of waiting.
 """
 
 import json
-import math
 from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import ClassVar
@@ -13,7 +12,7 @@ from typing import ClassVar
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Letters, PrivacySettings
-from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
+from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, floats_of, manifest_of
 from shoal.core.privacy.secure.cohort import KEYS, check_keys
 from shoal.core.types import Tensors
 
@@ -136,8 +135,7 @@ class TrainMasked(Message):
     @property
     def answer(self) -> Manifest:
         """What the tensors in the answer look like."""
-        floats = (spec for spec in manifest_of(self.model) if spec.dtype.startswith("float"))
-        size = sum(math.prod(spec.shape) for spec in floats)
+        size = sum(spec.size for spec in floats_of(manifest_of(self.model)))
         return (TensorSpec(SUM, "int32", (size,)),)
 
     def admit(self, reply: Message) -> None:

@@ -56,6 +56,10 @@ class TensorSpec:
     def nbytes(self) -> int:
         return self.size * DTYPES[self.dtype].itemsize
 
+    @property
+    def is_float(self) -> bool:
+        return DTYPES[self.dtype].kind == "f"
+
 
 Manifest = tuple[TensorSpec, ...]
 
@@ -135,7 +139,7 @@ def unpack(manifest: Manifest, data: memoryview) -> dict[str, Array]:
         raise BadPayload(f"the tensors need {size} bytes, the data have {len(data)}")
     views: dict[str, Array] = {}
     for spec, start in zip(manifest, starts, strict=True):
-        flat = np.frombuffer(data, dtype=DTYPES[spec.dtype], count=math.prod(spec.shape), offset=start)
+        flat = np.frombuffer(data, dtype=DTYPES[spec.dtype], count=spec.size, offset=start)
         view = flat.reshape(spec.shape)
         view.flags.writeable = False
         views[spec.name] = view
@@ -182,11 +186,14 @@ def own_of(manifest: Manifest) -> Manifest:
     return tuple(spec for spec in manifest if spec.name not in RESERVED)
 
 
+def floats_of(manifest: Manifest) -> Manifest:
+    """The tensors of floating-point numbers, which are what moves when a model trains."""
+    return tuple(spec for spec in manifest if spec.is_float)
+
+
 def check_finite(tensors: Tensors, what: str = "the model") -> None:
     """Refuse NaN and infinity, naming the tensor and how many values are wrong."""
-    for spec in manifest_of(tensors):
-        if DTYPES[spec.dtype].kind != "f":
-            continue
+    for spec in floats_of(manifest_of(tensors)):
         parts = (part_of(tensors, spec.name, block) for block in blocks(spec.size, 4 * BLOCK))
         if bad := sum(part.size - int(np.count_nonzero(np.isfinite(part))) for part in parts):
             raise BadPayload(

@@ -65,7 +65,7 @@ def movement(days: Sequence[Day]) -> Movement:
     quotients = [_quotients(days, share) for share in SHARES]
     evidence = list(map(_evidence, quotients))
     late = _estimate([each for each in days if each.day > days[-1].day - EVERY_DAYS])
-    if not evidence or sum(evidence) / len(SHARES) < LIMIT or late.share - late.error <= TOLERATED:
+    if sum(evidence) / len(SHARES) < LIMIT or late.share - late.error <= TOLERATED:
         return late  # the last: by now each device has said otherwise
     since = days[max(map(_start, quotients))[1]].day
     return replace(_estimate([each for each in days if each.day >= since]), since=since)

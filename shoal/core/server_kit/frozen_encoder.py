@@ -6,7 +6,7 @@ or only from public numbers, for the calibrated privacy modes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from shoal.core.algorithm import Basis, DescriptorParameters, Plan, Report
 from shoal.core.data.scale import LEVELS, TARGET, scale_of, without_scale
-from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import (
     MAX_ROWS,
@@ -175,20 +174,16 @@ def projector_of(bounds: LatentBounds | None, latents: int, parameters: Descript
     return make_projector(bounds, latents, parameters.dims, "auto" if parameters.as_published else "full")
 
 
-def merge_bounds(bounds: Iterable[LatentBounds]) -> LatentBounds:
+def merge_bounds(parts: Sequence[LatentBounds]) -> LatentBounds:
     """The lowest low and the highest high of each coordinate (FLUX C.1.1, S1), widened by `MARGIN`.
 
-    The order of the parts does not matter. Raises BadPayload if they come from different encoders or have
-    different widths.
+    All are of one width and one encoder, as `shoal.core.exchange.admit` takes no others. Their order does not
+    matter.
     """
-    parts = list(bounds)
-    if len({(part.low.size, part.epoch) for part in parts}) != 1:
-        raise BadPayload("latent bounds of different widths or encoders cannot be merged")
     low = np.min([part.low for part in parts], axis=0)
     high = np.max([part.high for part in parts], axis=0)
     spread = MARGIN - 1.0
-    provenance = "raw" if any(part.provenance == "raw" for part in parts) else parts[0].provenance
-    return LatentBounds(low - spread * np.abs(low), high + spread * np.abs(high), provenance, parts[0].epoch)
+    return LatentBounds(low - spread * np.abs(low), high + spread * np.abs(high))
 
 
 def make_projector(

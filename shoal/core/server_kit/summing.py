@@ -11,14 +11,14 @@ few answer is given up; if all are, the round begins again.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import Refused
-from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.messages import Message, Train, Trained, fields_as
 from shoal.core.exchange.parts import Descriptor, Letters
 from shoal.core.exchange.summing import (
     LETTER,
@@ -256,12 +256,11 @@ def _tasks(
     if stage == UNMASK:
         return dict.fromkeys(asked, Unmask(cohort.session, Letters(dict.fromkeys(cohort.survivors, b""))))
     task = _training(state, asked[0], inner)
-    values = {item.name: getattr(task, item.name) for item in fields(Train)}
     clip, noise = _sum_of(state.parameters)
     sent = cohort.sent
     return {
         device: TrainMasked(
-            **values,
+            **fields_as(Train, task),
             session=cohort.session,
             letters=Letters({sender: each[device] for sender, each in sent.items() if device in each}),
             clip=clip,

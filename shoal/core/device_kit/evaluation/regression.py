@@ -9,6 +9,7 @@ differ in how targets depend on samples are found; where the run has no scale, i
 
 from torch import Tensor, nn
 
+from shoal.core.device_kit.learner import shape_of
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import DeviceFault, LearnerFault
 
@@ -19,9 +20,8 @@ def predictions(model: nn.Module, x: Tensor) -> Tensor:
     if isinstance(found, Tensor) and found.shape == (len(x), 1):
         return found[:, 0]
     if not isinstance(found, Tensor) or found.shape != (len(x),):
-        given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
         raise LearnerFault(
-            f"the network gives {given} for {len(x)} samples, not one number for each",
+            f"the network gives {shape_of(found)} for {len(x)} samples, not one number for each",
             f"build a network with one output: ({len(x)}, 1), or provide a loss() and an evaluate()",
         )
     return found

@@ -15,7 +15,7 @@ from shoal.core.exchange.messages import TrainingSettings
 class Optimizer(Protocol):
     """What training needs of an optimizer, as the optimizers of PyTorch have it."""
 
-    def zero_grad(self, set_to_none: bool = True) -> None: ...
+    def zero_grad(self) -> None: ...
 
     def step(self) -> object: ...
 
@@ -31,12 +31,10 @@ class Weights:
     def __init__(self, weights: Iterable[Tensor]) -> None:
         self._weights = list(weights)
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self) -> None:
+        """Drop the gradients, so that no memory is kept for them."""
         for weight in self._weights:
-            if set_to_none:
-                weight.grad = None
-            elif weight.grad is not None:
-                weight.grad.zero_()
+            weight.grad = None
 
 
 class SGD(Weights):

@@ -135,7 +135,7 @@ def descend(
     trained = weights_of(model)  # to look for them in each step takes a small network a tenth of its time
 
     def step(x: Tensor, y: Tensor) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
         value = loss(model, x, y)
         if not value.requires_grad:
             raise LearnerFault(
@@ -157,7 +157,7 @@ def descend(
     try:
         return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
     finally:  # gradients are as large as the model: not to be kept until the next task
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad()
 
 
 @torch.no_grad()

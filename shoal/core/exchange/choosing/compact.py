@@ -8,7 +8,6 @@ fetched, whichever fits, so the server learns nothing from what a newcomer fetch
     compact(Choose) -> ChooseCompact --> the wire --> ChooseCompact.opened(manifest) -> Choose
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -166,7 +165,7 @@ class Unpacked(Lazy):
         return found
 
     def _matrix(self, spec: TensorSpec, start: int, row: int) -> Array:
-        size, rows = math.prod(spec.shape), spec.shape[0]
+        size, rows = spec.size, spec.shape[0]
         codes = wide(self._codes[start : start + bytes_of(size, self._bits)], size, self._bits)
         scale = self._scales[row : row + rows, None].astype(np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
@@ -189,9 +188,9 @@ class _Layout:
         self.matrices: dict[str, tuple[TensorSpec, int, int]] = {}
         self.others: dict[str, tuple[TensorSpec, int]] = {}
         for spec in sorted(manifest, key=lambda spec: spec.name):
-            if DTYPES[spec.dtype].kind == "f" and len(spec.shape) > 1 and spec.nbytes:
+            if spec.is_float and len(spec.shape) > 1 and spec.nbytes:
                 self.matrices[spec.name] = spec, self.codes, self.rows
-                self.codes += bytes_of(math.prod(spec.shape), bits)
+                self.codes += bytes_of(spec.size, bits)
                 self.rows += spec.shape[0]
             else:
                 self.others[spec.name] = spec, self.rest

@@ -1,11 +1,11 @@
 """Training whose result travels in fewer bytes: `Train` and `Trained`, with what is sent of the models."""
 
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.encoding.updates import ENCODINGS, Decoded, shape_of
-from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.messages import Message, Train, Trained, fields_as
 from shoal.core.exchange.tensors import Manifest, check_finite, manifest_of
 from shoal.core.types import Tensors
 
@@ -18,8 +18,7 @@ class TrainedEncoded(Trained):
 
     def opened(self, model: Tensors) -> Trained:
         """The answer to `Train` with this model."""
-        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(Trained)}
-        return Trained(**{**values, "model": model})
+        return Trained(**{**fields_as(Trained, self), "model": model})
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +43,11 @@ class TrainEncoded(Train):
     @classmethod
     def of(cls, task: Train, model: Tensors, frozen: Tensors | None, encoding: str) -> "TrainEncoded":
         """The same task with a part of its model."""
-        values: dict[str, Any] = {item.name: getattr(task, item.name) for item in fields(Train)}
-        return cls(**{**values, "model": model}, encoding=encoding, frozen=frozen)
+        return cls(**{**fields_as(Train, task), "model": model}, encoding=encoding, frozen=frozen)
 
     def plain(self, model: Tensors) -> Train:
         """The task without an encoding, with the whole model."""
-        values: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(Train)}
-        return Train(**{**values, "model": model})
+        return Train(**{**fields_as(Train, self), "model": model})
 
     @property
     def answer(self) -> Manifest:

@@ -10,7 +10,6 @@ Only numbers are coded. Other tensors, such as a batch norm's counter, travel as
 elementwise in float64, so the same model gives the same bytes, and the same bytes the same model, everywhere.
 """
 
-import math
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +23,7 @@ from shoal.core.exchange.tensors import (
     Manifest,
     TensorSpec,
     check_manifest,
+    floats_of,
     manifest_of,
     part_of,
 )
@@ -42,11 +42,10 @@ def shape_of(manifest: Manifest, encoding: str) -> Manifest:
     """The manifest of what `encoded` makes of a model of this manifest."""
     if encoding == "full":
         return manifest
-    floats, others = _split(manifest)
-    numbers = sum(_count(spec) for spec in floats)
-    found = [TensorSpec("codes", CODES[encoding], (numbers,))]
+    found = [TensorSpec("codes", CODES[encoding], (numbers_of(manifest),))]
     if encoding == "int8":
-        found.append(TensorSpec("scales", "float32", (sum(_blocks(spec) for spec in floats),)))
+        found.append(TensorSpec("scales", "float32", (sum(map(_blocks, floats_of(manifest))),)))
+    others = (spec for spec in manifest if not spec.is_float)
     return (*found, *(TensorSpec(f"rest.{spec.name}", spec.dtype, spec.shape) for spec in others))
 
 
@@ -66,10 +65,9 @@ def encoded(
     if encoding == "full":
         return dict(model), None
     manifest, codes, scales, left = manifest_of(model), list[Array](), list[Array](), list[Array]()
-    floats, others = _split(manifest)
-    before = np.zeros(sum(map(_count, floats)), np.float32) if carried is None else carried
+    before = np.zeros(numbers_of(manifest), np.float32) if carried is None else carried
     at = 0
-    for spec in floats:
+    for spec in floats_of(manifest):
         moved = _flat(model[spec.name]) - _flat(reference[spec.name])
         if encoding == "int8":
             moved += before[at : at + len(moved)]
@@ -84,7 +82,7 @@ def encoded(
     parts = {"codes": _joined(codes, CODES[encoding])}
     if encoding == "int8":
         parts["scales"] = _joined(scales, "float32")
-    parts |= {f"rest.{spec.name}": np.asarray(model[spec.name]) for spec in others}
+    parts |= {f"rest.{spec.name}": np.asarray(model[spec.name]) for spec in manifest if not spec.is_float}
     return parts, _joined(left, "float32") if encoding == "int8" else None
 
 
@@ -101,9 +99,9 @@ class Decoded(Lazy):
         self._parts, self._reference, self._encoding = parts, reference, encoding
         self._starts: dict[str, tuple[TensorSpec, int, int]] = {}
         at = block = 0
-        for spec in _split(manifest)[0]:
+        for spec in floats_of(manifest):
             self._starts[spec.name] = spec, at, block
-            at, block = at + _count(spec), block + _blocks(spec)
+            at, block = at + spec.size, block + _blocks(spec)
 
     def __getitem__(self, name: str) -> Array:
         if self._encoding == "full":
@@ -111,7 +109,7 @@ class Decoded(Lazy):
         if name not in self._starts:
             return self._parts[f"rest.{name}"]
         spec = self._starts[name][0]
-        return self.part(name, slice(0, _count(spec))).reshape(spec.shape)
+        return self.part(name, slice(0, spec.size)).reshape(spec.shape)
 
     def part(self, name: str, block: slice) -> Array:
         if self._encoding == "full":
@@ -158,21 +156,11 @@ class Merged(Lazy):
 
 def numbers_of(manifest: Manifest) -> int:
     """How many numbers of a model of this manifest are coded."""
-    return sum(map(_count, _split(manifest)[0]))
-
-
-def _split(manifest: Manifest) -> tuple[list[TensorSpec], list[TensorSpec]]:
-    """The tensors that are coded, and the others."""
-    floats = [spec for spec in manifest if DTYPES[spec.dtype].kind == "f"]
-    return floats, [spec for spec in manifest if DTYPES[spec.dtype].kind != "f"]
-
-
-def _count(spec: TensorSpec) -> int:
-    return math.prod(spec.shape)
+    return sum(spec.size for spec in floats_of(manifest))
 
 
 def _blocks(spec: TensorSpec) -> int:
-    return -(-_count(spec) // BLOCK)
+    return -(-spec.size // BLOCK)
 
 
 def _flat(array: Array) -> FloatArray:

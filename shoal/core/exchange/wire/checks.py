@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
@@ -45,6 +46,21 @@ def limited(count: int, most: int, what: str) -> int:
     return count
 
 
+def whole(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise BadPayload(f"the whole number {value} does not fit in 64 bits")
+    return value
+
+
+def unicode(value: str) -> str:
+    """A text that can be sent."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise BadPayload(f"the text {value[:40]!r} is not Unicode") from None
+    return text(value, "a text")
+
+
 def text(value: str, what: str, most: int = MAX_TEXT) -> str:
     if len(value) > most:
         raise BadPayload(f"{what}: {len(value)} characters, at most {most} are taken")
@@ -67,6 +83,13 @@ def at_least_one(value: int, what: str) -> int:
 def for_people(value: str) -> str:
     """Make a text that is always legal: its end if it is too long, with odd characters replaced."""
     return value[-MAX_TEXT:].encode("utf-8", "replace").decode("utf-8")
+
+
+def names_of(enum: EnumDescriptor) -> dict[int, str]:
+    """The values of an enum but for 0, which means "not set": by number, their names in the contract in lower
+    case, without what all of them begin with."""
+    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
+    return {each.number: each.name.removeprefix(prefix).lower() for each in enum.values if each.number}
 
 
 def meaning(table: Mapping[int, Key], number: int, what: str) -> Key:

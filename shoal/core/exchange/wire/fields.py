@@ -30,7 +30,7 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.payload import Settings, Weights
 from shoal.core.exchange.privacy_modes import mode_by_number, mode_of
 from shoal.core.exchange.wire import parts, tensors
-from shoal.core.exchange.wire.checks import limited, meaning, text
+from shoal.core.exchange.wire.checks import limited, meaning, names_of, text, unicode, whole
 
 M = TypeVar("M", bound=Message)
 
@@ -105,25 +105,11 @@ PARTS: Mapping[str, Converter] = {
 """By the name of their message."""
 
 
-def _whole(value: int) -> int:
-    if not -(1 << 63) <= value < 1 << 63:
-        raise BadPayload(f"the whole number {value} does not fit in 64 bits")
-    return value
-
-
-def _text_to_pb(value: str) -> str:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise BadPayload(f"the text {value[:40]!r} is not Unicode") from None
-    return text(value, "a text")
-
-
 PLAIN: Mapping[int, Converter] = {
     FieldDescriptor.CPPTYPE_BOOL: Converter((bool,), bool, bool),
-    FieldDescriptor.CPPTYPE_INT64: Converter((int,), _whole, int),
+    FieldDescriptor.CPPTYPE_INT64: Converter((int,), whole, int),
     FieldDescriptor.CPPTYPE_DOUBLE: Converter((float, int), float, float),
-    FieldDescriptor.CPPTYPE_STRING: Converter((str,), _text_to_pb, lambda value: text(value, "a text")),
+    FieldDescriptor.CPPTYPE_STRING: Converter((str,), unicode, lambda value: text(value, "a text")),
 }
 
 
@@ -148,14 +134,12 @@ def _converter(field: FieldDescriptor) -> Converter:
 
 
 def _enum(enum: EnumDescriptor) -> Converter:
-    """A value as a text: its name in the contract, in lower case and without what all names begin with."""
+    """A value as a text: its name, see `names_of`; "" where it is not set."""
     if enum is privacy_pb2.PrivacyMode.DESCRIPTOR:  # modes are registered
         return Converter(
             (str,), lambda mode: mode_of(mode).number, lambda number: mode_by_number(number).name
         )
-    prefix = enum.values[0].name.removesuffix("UNSPECIFIED")
-    names = {value.number: value.name.removeprefix(prefix).lower() for value in enum.values}
-    names[0] = ""
+    names = {0: "", **names_of(enum)}
     numbers = {name: number for number, name in names.items()}
 
     def to_pb(value: str) -> int:

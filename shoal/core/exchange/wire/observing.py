@@ -1,7 +1,5 @@
 """What observers see: how runs stand, without the name of any device."""
 
-from collections.abc import Mapping
-
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2 import Stage
 from shoal.core.exchange.link import Observation, ObservedRun
@@ -10,12 +8,13 @@ from shoal.core.exchange.wire.checks import (
     limited,
     meaning,
     name,
+    names_of,
     text,
 )
 
 MAX_RUNS = 10_000
-NUMBERS = {stage.removeprefix("STAGE_").lower(): number for stage, number in Stage.items() if number}
-STAGES: Mapping[int, str] = {number: stage for stage, number in NUMBERS.items()}
+STAGES = names_of(Stage.DESCRIPTOR)
+NUMBERS = {stage: number for number, stage in STAGES.items()}
 
 
 def observation_to_pb(observation: Observation) -> pb2.ObserveRunsResponse:

@@ -1,7 +1,6 @@
 """The typed parts of a payload, each with its own message."""
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 
 from shoal.core.errors import BadPayload
@@ -27,15 +26,21 @@ from shoal.core.exchange.parts import (
 )
 from shoal.core.exchange.privacy_modes import mode_by_number
 from shoal.core.exchange.tensors import MAX_NAME
-from shoal.core.exchange.wire.checks import for_people, integers, matrix, meaning, name, present, text, vector
-from shoal.core.exchange.wire.tensors import digest_from_pb, digest_to_pb
+from shoal.core.exchange.wire.checks import (
+    for_people,
+    integers,
+    matrix,
+    meaning,
+    name,
+    names_of,
+    present,
+    text,
+    vector,
+)
+from shoal.core.exchange.wire.tensors import digest_from_pb
 from shoal.core.privacy.cost import rho_of
 
-_PROVENANCES: Mapping[int, str] = {
-    pb2.PROVENANCE_RAW: "raw",
-    pb2.PROVENANCE_PUBLIC: "public",
-    pb2.PROVENANCE_PRIVATE: "private",
-}
+_PROVENANCES = names_of(pb2.Provenance.DESCRIPTOR)
 _OF_GUARANTEE = ("mechanism", "delta", "sensitivity", "noise_scale", "clip_radius", "rho", "group_size")
 
 
@@ -90,7 +95,7 @@ def descriptor_to_pb(descriptor: Descriptor) -> pb2.Descriptor:
     found = descriptor.statistics
     pb = pb2.Descriptor(
         rows=found.rows,
-        projector=digest_to_pb(descriptor.projector, "descriptor: projector"),
+        projector=bytes.fromhex(descriptor.projector),
         privacy=privacy_to_pb(descriptor.privacy, found if isinstance(found, NoisySums) else None),
     )
     if isinstance(found, NoisySums):
@@ -173,7 +178,7 @@ def prototypes_to_pb(prototypes: Prototypes) -> pb2.Prototypes:
         classes=prototypes.classes.astype(int).tolist(),
         means=prototypes.means.ravel().tolist(),
         counts=prototypes.counts.tolist(),
-        encoder=digest_to_pb(prototypes.encoder, "prototypes: encoder") if prototypes.encoder else b"",
+        encoder=bytes.fromhex(prototypes.encoder),
     )
 
 

@@ -8,7 +8,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import parts_pb2, tensor_pb2
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, Manifest, TensorSpec
-from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
+from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text, unicode, whole
 from shoal.core.types import Scalar
 
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
@@ -30,16 +30,11 @@ def scalar_to_pb(value: Scalar) -> parts_pb2.Scalar:
         case bool():
             return parts_pb2.Scalar(boolean=value)
         case int():
-            if not -(1 << 63) <= value < 1 << 63:
-                raise BadPayload(f"the whole number {value} does not fit in 64 bits")
-            return parts_pb2.Scalar(integer=value)
+            return parts_pb2.Scalar(integer=whole(value))
         case float():
             return parts_pb2.Scalar(number=value)
         case str():
-            try:
-                return parts_pb2.Scalar(text=text(value, "a text"))
-            except UnicodeEncodeError:
-                raise BadPayload(f"the text {value[:40]!r} is not Unicode") from None
+            return parts_pb2.Scalar(text=unicode(value))
     raise TypeError(f"a {type(value).__name__} is not a plain value")
 
 
@@ -68,23 +63,11 @@ def scalars_from_pb(pb: MutableMapping[str, parts_pb2.Scalar], what: str) -> dic
     return {name(key, f"{what}, a name"): scalar_from_pb(value) for key, value in pb.items()}
 
 
-def digest_to_pb(digest: str, what: str) -> bytes:
-    """The 32 bytes of a SHA-256 in 64 hex digits."""
-    try:
-        data = bytes.fromhex(digest)
-    except ValueError:
-        data = b""
-    return _checked_digest(data, what)
-
-
 def digest_from_pb(data: bytes, what: str) -> str:
-    return _checked_digest(data, what).hex()
-
-
-def _checked_digest(data: bytes, what: str) -> bytes:
+    """The 64 hex digits of a SHA-256."""
     if len(data) != 32:
         raise BadPayload(f"{what}: a SHA-256 has 32 bytes")
-    return data
+    return data.hex()
 
 
 def blob_to_pb(blob: BlobRef) -> tensor_pb2.BlobRef:

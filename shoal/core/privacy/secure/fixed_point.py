@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.tensors import Manifest, manifest_of
+from shoal.core.exchange.tensors import floats_of, manifest_of
 from shoal.core.privacy.secure.cohort import smallest
 from shoal.core.privacy.secure.masks import Words
 from shoal.core.types import Array, Tensors
@@ -44,7 +44,7 @@ def vector(base: Tensors, model: Tensors, clip: float) -> Vector:
     moved = np.concatenate(
         [
             (model[spec.name].astype(np.float64) - base[spec.name]).reshape(-1)
-            for spec in _floats(manifest_of(base))
+            for spec in floats_of(manifest_of(base))
         ]
     )
     size = float(np.linalg.norm(moved))
@@ -68,13 +68,9 @@ def moved_by(base: Tensors, total: Words, scale: float, devices: int) -> dict[st
     mean = total.view(np.int32).astype(np.float64) / (scale * devices)
     found: dict[str, Array] = dict(base)
     at = 0
-    for spec in _floats(manifest_of(base)):
-        array, size = base[spec.name], math.prod(spec.shape)
+    for spec in floats_of(manifest_of(base)):
+        array, size = base[spec.name], spec.size
         step = mean[at : at + size].reshape(spec.shape)
         found[spec.name] = (array.astype(np.float64) + step).astype(array.dtype)
         at += size
     return found
-
-
-def _floats(manifest: Manifest) -> Manifest:
-    return tuple(spec for spec in manifest if spec.dtype.startswith("float"))

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import NOISED, Report
-from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
+from shoal.core.exchange.tensors import blocks, floats_of, manifest_of, part_of
 from shoal.core.privacy.cost import rho_of
 from shoal.core.privacy.dpsgd import noisy
 from shoal.core.privacy.noise.chance import Entropy
@@ -101,7 +101,7 @@ def promise(state: Any) -> CentralNoise | None:
 
 def loudness(key: ModelKey, base: Tensors, own: Mapping[DeviceId, Update], noise: Noise) -> str:
     """For an operator: how the noise compares with this many updates."""
-    size = sum(spec.size for spec in manifest_of(base) if DTYPES[spec.dtype].kind == "f")
+    size = sum(spec.size for spec in floats_of(manifest_of(base)))
     times = noise.multiplier * size**0.5 / sum(update.weight for update in own.values())
     return (
         f"model {key}: {len(own)} devices; its noise is {times:.2g} times as long as an update of norm "

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
+from shoal.core.exchange.tensors import DTYPES, blocks, floats_of, manifest_of, part_of
 from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import Array, ModelKey, Tensors
 
@@ -76,9 +76,8 @@ def pooled(
     devices = np.array([1.0 / spreads[key].concentration for key in keys])
     weights = devices / devices.sum()
     like = manifest_of(before[keys[0]])
-    floats = [spec for spec in like if DTYPES[spec.dtype].kind == "f"]
     distances = np.zeros(len(keys))
-    for spec in floats:
+    for spec in floats_of(like):
         for block in blocks(spec.size):
             steps = _steps(before, after, keys, spec.name, block)
             distances += np.square(steps - weights @ steps).sum(axis=1)
@@ -89,7 +88,7 @@ def pooled(
         return dict(after), pooling
     found: dict[ModelKey, dict[str, Array]] = {key: {} for key in keys}
     for spec in like:
-        if spec not in floats:
+        if not spec.is_float:
             for key in keys:
                 found[key][spec.name] = after[key][spec.name]
             continue

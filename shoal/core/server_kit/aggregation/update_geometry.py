@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
+from shoal.core.exchange.tensors import blocks, floats_of, manifest_of, part_of
 from shoal.core.server_kit.aggregation.influence import bearing, bearings
 from shoal.core.server_kit.aggregation.parallel import Piece, pieces_of, results
 from shoal.core.server_kit.clustering.distances import MATRIX
@@ -36,7 +36,7 @@ def geometry_of(
     """
     devices = sorted(models)
     base = origins[devices[0]]
-    floats = tuple(spec for spec in manifest_of(base) if DTYPES[spec.dtype].kind == "f")
+    floats = floats_of(manifest_of(base))
     pieces = pieces_of(floats, len(devices), together)
     if all(each is base for each in origins.values()):
         found = results(_of_models, [models[device] for device in devices], base, pieces)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.exchange.tensors import DTYPES, blocks, manifest_of, part_of
+from shoal.core.exchange.tensors import blocks, floats_of, manifest_of, part_of
 from shoal.core.types import DeviceId, Tensors
 
 MATRIX = 1 << 25
@@ -28,7 +28,7 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Float
     products = np.zeros((len(models), len(models)))
     if not models:
         return products
-    floats = [spec for spec in manifest_of(bases[0]) if DTYPES[spec.dtype].kind == "f"]
+    floats = floats_of(manifest_of(bases[0]))
     most = max(min(MATRIX // (8 * len(models)), max((spec.size for spec in floats), default=0)), 1)
     matrix, old = np.empty((len(models), most)), np.empty(most)
     for spec in floats:
