@@ -78,7 +78,7 @@ def _show(settings: ClientConfig) -> Result:
     kept, runs = settings.consents, by_run(ledger_of(settings).entries(), settings.privacy)
     spent = {run: figures["spent"] for run, figures in runs.items() if figures["spent"]}
     reserved = {run: figures["reserved"] for run, figures in runs.items() if figures["reserved"]}
-    asked, given, terms = kept.asked(), kept.given(), kept.terms()
+    asked, given, terms, refused = kept.asked(), kept.given(), kept.terms(), kept.refused()
     rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
     words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
     lines = [f"{name}: {words[rule]}" for name, rule in rules.items()]
@@ -90,14 +90,15 @@ def _show(settings: ClientConfig) -> Result:
                 lines.append(f"run {run}: what all of it asks for is not known any more")
         allowed = set(given.get(run, ()))
         for what in dict.fromkeys([*asked.get(run, {}), *sorted(allowed - {"*"})]):
-            state = "allowed" if {what, "*"} & allowed else "waits for your consent"
+            without = "refused" if run in refused else "waits for your consent"
+            state = "allowed" if {what, "*"} & allowed else without
             lines.append(f"run {run}: {what}: {state}")
         if "*" in allowed:
             lines.append(f"run {run}: everything that it asks for: allowed")
     lines += [f"run {run}: epsilon {epsilon:.4g} was spent for it" for run, epsilon in spent.items()]
     lines += [f"run {run}: epsilon {epsilon:.4g} is reserved for it" for run, epsilon in reserved.items()]
-    lines += [f"run {run}: you have refused it" for run in kept.refused()]
-    figures = {"spent": spent, "reserved": reserved, "refused": kept.refused()}
+    lines += [f"run {run}: you have refused it" for run in refused]
+    figures = {"spent": spent, "reserved": reserved, "refused": refused}
     found = {"asked": asked, "given": given, "rules": rules, "terms": terms, **figures}
     return Result(found, "\n".join(lines))
 

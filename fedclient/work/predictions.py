@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from shoal.core.data.scale import RESERVED
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.tensors import Manifest, digest
 from shoal.core.types import Array, Tensors
@@ -102,9 +103,10 @@ def _read(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 
 def arranged(model: Tensors, manifest: Manifest) -> Tensors:
-    """The tensors in the order of a manifest, and those that it lacks at the end: a file has an order of its
-    own."""
-    place = {spec.name: number for number, spec in enumerate(manifest)}
+    """The tensors in the order of a manifest, then those of a scale in theirs, and others at the end: a file
+    has an order of its own."""
+    names = [*(spec.name for spec in manifest), *RESERVED]
+    place = {name: number for number, name in enumerate(names)}
     return {name: model[name] for name in sorted(model, key=lambda each: (place.get(each, len(place)), each))}
 
 

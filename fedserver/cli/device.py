@@ -182,7 +182,7 @@ def fingerprint(digest: str) -> str:
 
 
 def _text(known: "Known") -> str:
-    waits = "; compare the key with what the device shows, then run: fedserver device approve"
+    waits = f"; compare the key with what the device shows, then run: fedserver device approve {known.device}"
     lines = [
         f"{known.device}: {known.role.value}, {known.standing.value}{waits if known.waits else ''}",
         f"key       {fingerprint(known.spki)}",

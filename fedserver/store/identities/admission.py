@@ -96,9 +96,13 @@ class Admissions:
             problem = f"this join string is not for a device named {joining.device!r}"
             hint = f"use a name that fits {row['pattern']!r}, or ask for another join string"
             return refused("the name does not fit", Refused(problem, hint))
-        if self._registry.has_key(spki):
-            reason = "another device already has this key"
-            return refused(reason, BadPayload(reason, "make a new key"))
+        holder = self._registry.device_of(spki)
+        if holder == joining.device and (known := self._registry.find(holder)):
+            # It asked with an earlier join string, and ended before it had the answer.
+            return _standing(known, spki)
+        if holder is not None:
+            reason = f"the key of this request is that of device {holder}"
+            return refused(reason, BadPayload(reason, f"--device {holder}, or another --state for a new key"))
         if (former := self._registry.find(joining.device)) and former.standing is DeviceStanding.WITHDRAWN:
             return refused("the device was withdrawn", withdrawn(joining.device))
         return self._admitted(joining.device, row, spki, address)

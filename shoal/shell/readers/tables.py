@@ -101,7 +101,7 @@ def _check_header(
         if header.count(name) > 1:
             raise DataFault(f"{path}: two columns are called {name!r}", "rename one")
     if label is not None and label not in header:
-        hint = f"{_known(label, header)}; a device without labels leaves `data.label` out"
+        hint = f"a device without labels leaves `data.label` out; {_known(label, header)}"
         raise DataFault(f"{path} has no column {label!r} for the classes", hint)
     for setting, names in chosen.items():
         for name in names:

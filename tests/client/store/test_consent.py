@@ -192,6 +192,7 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     assert f"run r1 may have: {OPEN['off']}" in given.splitlines()
     assert f"run r1: {OPEN['off']}: allowed" in fedclient().out
     assert fedclient("revoke", "r1").code == 0
+    assert f"run r1: {OPEN['off']}: refused" in fedclient().out
     assert fedclient("revoke", "r1").code == NotFound.exit_code
     assert settings.consents.given() == {}
 

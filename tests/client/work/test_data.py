@@ -269,7 +269,7 @@ def test_csv_with_many_columns_names_a_few(tmp_path: Path) -> None:
     with pytest.raises(DataFault) as caught:
         load(DataConfig(csv=path, label="species"))
     assert caught.value.hint == (
-        "known: c0, c1, c2, c3, c4, c5, c6, c7 and 22 more; a device without labels leaves `data.label` out"
+        "a device without labels leaves `data.label` out; known: c0, c1, c2, c3, c4, c5, c6, c7 and 22 more"
     )
 
 

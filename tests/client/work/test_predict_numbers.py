@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 from fedclient.config import ClientConfig, DataConfig, LearnerConfig, PrivacyConfig
 from fedclient.work.data import load
 from fedclient.work.predict import classify
+from shoal.core.data.scale import DEVIATION, MEAN
 from shoal.core.errors import ConfigError, DataFault
 
 NETWORK = LearnerConfig(builtin="mlp", options={"inputs": 2, "hidden": (), "classes": 1})
@@ -52,3 +53,17 @@ def test_numbers_are_predicted_and_written(table: Path, out: str) -> None:
         lines = path.read_text().splitlines()
         assert lines[0] == "row,value"
         assert [float(line.split(",")[1]) for line in lines[1:]] == pytest.approx(found.values.tolist())
+
+
+def test_a_model_that_carries_a_scale_predicts(table: Path) -> None:
+    """Its file has the tensors of the scale in the order of their names, and a network has one of its own."""
+    model = {
+        "head.weight": np.array([[3.0, -1.0]], np.float32),
+        "head.bias": np.zeros(1, np.float32),
+        MEAN: np.array([1.0, 0.0], np.float32),
+        DEVIATION: np.array([2.0, 1.0], np.float32),
+    }
+    save_file(model, table.parent / "model.safetensors")
+    found = classify(settings(table), table, table.parent / "model.safetensors", None)
+    assert found.values is not None
+    assert found.values.tolist() == pytest.approx([-1.75, -3.0, 2.5, -2.0], abs=1e-6)

@@ -68,6 +68,22 @@ def test_a_request_may_be_repeated_also_after_a_crash(tmp_path: Path) -> None:
     asyncio.run(join_again(*asyncio.run(join())))
 
 
+def test_a_device_that_ended_before_its_answer_comes_with_another_join_string(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device = Peer(await found.token(hold=True), "d0")
+        assert isinstance(await device.join(), Pending)
+        device.string = await found.token()
+        assert isinstance(await device.join(), Pending)  # a string without --hold approves no key that waits
+        await found.api.approve("d0")
+        assert isinstance(await device.join(), IssuedIdentity)
+        device.name = "d1"
+        _, fault = await refused(device.join())
+        assert "the key of this request is that of device d0" in fault.message
+        assert [each.device for each in await found.api.devices()] == ["d0"]
+
+    play(story, tmp_path / "s")
+
+
 def test_of_a_hundred_devices_with_one_token_one_gets_in(tmp_path: Path, unlimited: None) -> None:
     async def story(found: World) -> None:
         join = await found.token()

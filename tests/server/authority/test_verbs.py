@@ -135,7 +135,9 @@ def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, sha
     answer = asyncio.run(peer.join())
     assert isinstance(answer, Pending)
     grouped = " ".join(answer.fingerprint.hex()[start : start + 4] for start in range(0, 64, 4))
-    assert grouped in command("device", "show", "held")[1]
+    shown = command("device", "show", "held")[1]
+    assert grouped in shown
+    assert "fedserver device approve held" in shown
     assert grouped in command("device", "approve", "held")[1]
     assert isinstance(asyncio.run(peer.join()), IssuedIdentity)
     assert command("device", "revoke", "held")[0] == 0
