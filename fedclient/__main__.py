@@ -44,8 +44,8 @@ def main() -> None:
       0    success
       1    not found, or no model fits
       2    wrong command line
-      3    wrong settings, or the folder is in use
-      4    no server is running, or it does not answer
+      3    wrong settings
+      4    no server is running, it does not answer, or the folder is in use
       5    refused
       7    the other side speaks another version
       8    the data, the learner or the device is at fault

@@ -55,8 +55,8 @@ def main() -> None:
       0    success
       1    not found, the run failed, or the audit log is broken
       2    wrong command line
-      3    wrong settings, or the state folder is in use
-      4    no server is running, or it does not answer
+      3    wrong settings
+      4    no server is running, it does not answer, or the state folder is in use
       5    refused
       6    timed out
       7    the other side speaks another version

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from shoal.core.errors import ConfigError, LedgerFault
+from shoal.core.errors import InUse, LedgerFault
 from shoal.core.privacy.ledger.book import Book
 from shoal.core.privacy.ledger.entries import Entry, Release
 from shoal.core.privacy.ledger.lines import Chain, Head, head_from, line_of
@@ -88,7 +88,7 @@ class LedgerFile:
 
     @contextmanager
     def locked(self) -> Iterator[Book]:
-        """All entries, while no other process can add any. Raises ConfigError if one does not stop, and what
+        """All entries, while no other process can add any. Raises InUse if one does not stop, and what
         `read` raises."""
         path, until = self._folder / "lock", time.monotonic() + WAIT
         with storing(path):
@@ -97,7 +97,7 @@ class LedgerFile:
                 try:
                     file = lock(path)
                     break
-                except ConfigError:  # a device that shares this ledger, for a moment
+                except InUse:  # a device that shares this ledger, for a moment
                     if time.monotonic() > until:
                         raise
                     time.sleep(0.02)

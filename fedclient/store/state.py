@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclient.store.memory import Memory
-from shoal.core.errors import BadPayload, ConfigError, DiskFull
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, InUse
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
 from shoal.shell import crash
@@ -86,8 +86,8 @@ class DeviceFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder, which is created readable only by its owner. Raises ConfigError if it is in
-        use.
+        """Lock the folder, which is created readable only by its owner. Raises InUse if another
+        process works in it.
         """
         path = self.root / "lock"
         with storing(path):
@@ -97,7 +97,7 @@ class DeviceFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise ConfigError(
+                raise InUse(
                     f"{self.root} is in use by another fedclient", "stop that one, or use another --state"
                 ) from None
             written = (self.outbox, self.blobs, self.memory, self.model, self.shadow, self.identity)

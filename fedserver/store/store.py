@@ -57,7 +57,7 @@ RETRY = 1.0
 
 
 def own(state: Path) -> IO[str]:
-    """Lock a state folder until the file that is returned is closed. Raises ConfigError if it is in use."""
+    """Lock a state folder until the file that is returned is closed. Raises InUse if it is in use."""
     with disk.storing(state):
         disk.make_folder(state)
         return disk.lock(state / LOCK)
@@ -202,8 +202,8 @@ class Storage:
     async def open(cls, state: Path, elsewhere: Elsewhere | None = None) -> "Storage":
         """Open a state folder.
 
-        Raises ConfigError if it is in use or of another version, NotLeader while another server uses
-        the database elsewhere, StorageFault if it cannot be read.
+        Raises InUse, ConfigError if it is of another version, NotLeader while another server uses the
+        database elsewhere, and StorageFault if it cannot be read.
         """
         shared = elsewhere.blobs if elsewhere else state
         space = DiskSpace(shared if isinstance(shared, Path) else state)

@@ -46,9 +46,18 @@ def _restored(kind: type[ShoalError], values: tuple[Any, ...], found: dict[str, 
 
 
 class ConfigError(ShoalError):
-    """A setting or a file is wrong, a folder is in use or too new, or others can read a key."""
+    """A setting or a file is wrong, a folder is too new, or others can read a key."""
 
     code, exit_code = "bad-config", 3
+
+
+class InUse(ConfigError):
+    """Another process of this machine works in the folder at the moment.
+
+    To do: wait for it, stop it, or use another `--state`; systemd starts the service again.
+    """
+
+    code, exit_code = "in-use", 4
 
 
 class Missing(ShoalError):

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO, Literal
 
-from shoal.core.errors import BadPayload, ConfigError, DiskFull, StorageFault, TooManyFiles
+from shoal.core.errors import BadPayload, DiskFull, InUse, StorageFault, TooManyFiles
 from shoal.core.types import Bytes
 from shoal.shell import crash
 
@@ -260,7 +260,7 @@ def is_out_of_descriptors() -> bool:
 def lock(path: Path) -> IO[str]:
     """An exclusive lock as long as the returned file is open; the file holds the process id of the owner.
 
-    Raises ConfigError when another process has the lock.
+    Raises InUse when another process has the lock.
     """
     file = path.open("a+")
     try:
@@ -269,7 +269,7 @@ def lock(path: Path) -> IO[str]:
         file.seek(0)
         owner = file.read().strip() or "unknown"
         file.close()
-        raise ConfigError(
+        raise InUse(
             f"{path.parent} is in use by another process ({owner})",
             "stop that process first, or use another state folder",
         ) from None

@@ -12,7 +12,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.daemon import serve as serve_until_stopped
 from fedserver.rpc.client import OperatorClient
-from shoal.core.errors import ConfigError, StorageFault, Unavailable
+from shoal.core.errors import ConfigError, InUse, StorageFault, Unavailable
 from shoal.core.exchange.link import Outcome
 from tests.server.processes import daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
@@ -87,7 +87,7 @@ def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_th
     with daemon(tmp_path / "s") as running, OperatorClient(tmp_path / "s") as operator:
         operator.start_run(spec(), MODEL)
         config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
-        with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
+        with pytest.raises(InUse, match=f"in use by another process .{running.process.pid}"):
             asyncio.run(serve_until_stopped(config, lambda address, join: None))
         assert "the server is stopping" in asyncio.run(play(running.address))
         assert running.process.wait(HANG) == 0

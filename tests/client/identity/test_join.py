@@ -19,7 +19,7 @@ from fedclient.identity.join import join, read_join_string
 from fedclient.identity.keyring import Identity, Keyring
 from fedclient.identity.rpc import EnrollmentClient
 from fedclient.store.state import DeviceFolder
-from shoal.core.errors import BadPayload, ConfigError, Refused, Unavailable
+from shoal.core.errors import BadPayload, ConfigError, InUse, Refused, Unavailable
 from shoal.core.identity import certificates as certs
 from shoal.core.identity.joining import IssuedIdentity
 from shoal.shell.console import Console
@@ -152,7 +152,7 @@ def test_another_name_or_server_is_an_error(federation: Federation, folder: Devi
 
 
 def test_two_at_once_are_one(federation: Federation, folder: DeviceFolder) -> None:
-    with folder.locked(), pytest.raises(ConfigError, match="is in use by another fedclient"):
+    with folder.locked(), pytest.raises(InUse, match="is in use by another fedclient"):
         ask(federation, DeviceFolder(folder.root))
 
 

@@ -17,7 +17,7 @@ from fedclient.store.ledger import Ledger
 from fedclient.store.ledger_file import HEAD, LEDGER, RELEASES
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault, Unprotected
+from shoal.core.errors import InUse, LedgerFault, OverBudget, StorageFault, Unprotected
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
@@ -275,7 +275,7 @@ def test_a_failing_disk_stops_the_release(
 
 
 def test_two_processes_do_not_pay_at_once(ledger: Ledger, tmp_path: Path, draws: list[Descriptor]) -> None:
-    with disk.lock(tmp_path / "lock"), pytest.raises(ConfigError, match="in use by another process"):
+    with disk.lock(tmp_path / "lock"), pytest.raises(InUse, match="in use by another process"):
         released(ledger, order(), exact)
     assert draws == []
     released(ledger, order(), exact)

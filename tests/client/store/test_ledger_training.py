@@ -14,7 +14,7 @@ from fedclient.store.ledger_file import LEDGER
 from fedclient.store.privacy_report import facts, text
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.errors import ConfigError, LedgerFault, OverBudget
+from shoal.core.errors import InUse, LedgerFault, OverBudget
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
 from shoal.core.exchange.payload import encode
@@ -68,7 +68,7 @@ def test_what_is_paid_is_not_lost_while_another_process_has_the_ledger(
         nonlocal held
         if held:
             held -= 1
-            raise ConfigError("the ledger is in use by another process")
+            raise InUse("the ledger is in use by another process")
         return lock(path)
 
     def while_it_is_held(entropy: Entropy) -> Tensors:

@@ -8,7 +8,7 @@ import pytest
 
 from fedclient.agent.reporter import Reporter
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, Status, read_json
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, InUse
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
 
@@ -44,7 +44,7 @@ def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
         assert folder.busy()
         assert folder.root.stat().st_mode & 0o077 == 0
         with (
-            pytest.raises(ConfigError, match="is in use by another fedclient"),
+            pytest.raises(InUse, match="is in use by another fedclient"),
             DeviceFolder(folder.root).locked(),
         ):
             pass

@@ -43,4 +43,4 @@ def test_a_folder_that_is_taken_is_refused_with_the_process_that_has_it(tmp_path
     with daemon(tmp_path / "s") as server:
         code, text = said("-m", "fedserver", "up", "--state", tmp_path / "s", *PLAIN)
         assert server.process.poll() is None
-    assert (code, f"s is in use by another process ({server.process.pid})" in text) == (3, True), text
+    assert (code, f"s is in use by another process ({server.process.pid})" in text) == (4, True), text
