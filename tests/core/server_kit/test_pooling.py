@@ -39,8 +39,8 @@ class Rounds:
             }
             found[key] = combine("clipped", before[key], updates)
         after = {key: each.model for key, each in found.items()}
-        spreads = {key: each.spread for key, each in found.items() if each.spread}
-        shared, self.pooling = pooled(before, after, spreads, self.pooling, self.most)
+        self.spreads = {key: each.spread for key, each in found.items() if each.spread}
+        shared, self.pooling = pooled(before, after, self.spreads, self.pooling, self.most)
         return after, shared
 
 
@@ -131,6 +131,30 @@ def test_rounds_without_a_cluster_count_neither_for_it_nor_against_it() -> None:
     rounds.centers["c2"] = center
     rounds.play()
     assert rounds.pooling.share("c2") == pytest.approx(rounds.pooling.share("c0"), abs=0.1)
+
+
+def test_a_cluster_of_one_device_goes_toward_the_mean_of_all_as_far_as_is_given() -> None:
+    before = {key: {"w": np.zeros(1)} for key in ("c0", "c1", "c2")}
+    after = {"c0": {"w": np.array([1.0])}, "c1": {"w": np.array([2.0])}, "c2": {"w": np.array([3.0])}}
+    spreads = {key: Spread(0.0, 1.0) for key in after}
+    # No step counts as longer than the middle one, which is 2: the mean is of 1, 2 and 2.
+    shared, found = pooled(before, after, spreads, Pooling(), 1.0, {"c0": 0.5, "c2": 1.0})
+    assert shared["c0"]["w"] == pytest.approx((1.0 + 5.0 / 3.0) / 2.0)
+    assert shared["c1"]["w"] == 2.0
+    assert shared["c2"]["w"] == pytest.approx(5.0 / 3.0)
+    assert found == Pooling(), "nothing was learned of how clusters scatter"
+    assert pooled(before, after, spreads, Pooling(), 0.0, {"c0": 0.5})[0] == after
+
+
+def test_a_cluster_of_one_device_changes_nothing_of_the_others() -> None:
+    rounds = Rounds({"c0": 0.5, "c1": 0.5}, devices=3)
+    own, shared = rounds.play()
+    before = {key: base() for key in ("c0", "c1", "c2")}
+    lone = {"w": np.full(WIDTH, 1e6, np.float32), "seen": np.array(7)}
+    after, spreads = {**own, "c2": lone}, {**rounds.spreads, "c2": Spread(0.0, 1.0)}
+    found, _ = pooled(before, after, spreads, Pooling(), 1.0, {"c2": 0.5})
+    for key in own:
+        np.testing.assert_array_equal(found[key]["w"], shared[key]["w"])
 
 
 def test_nothing_is_shared_where_nothing_is_known() -> None:

@@ -36,6 +36,7 @@ from shoal.core.server_kit.clustering.loss_jumps import Moving
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.descriptors import undescribed
 from shoal.core.server_kit.fleet.densities import cluster_densities
+from shoal.core.server_kit.fleet.leaning import leaning
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
     ask_described,
@@ -409,7 +410,9 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     models, guard = next_models(state.models, reports, rule, state.guard, shares)
     # A sum over a cohort does not tell how its updates scatter.
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
-    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most)
+    # Groups that only updates tell do not show in descriptors.
+    alone = {} if state.by_updates else leaning(clustering.described, state.assignments)
+    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most, alone)
     if state.progress + 1 > SETTLING * state.rounds and not state.parameters.as_published:
         # One that has fallen is not to be mixed with the one that was at fault. But one that begins again so
         # late keeps a part of what it is, as it has no time to learn from nothing.

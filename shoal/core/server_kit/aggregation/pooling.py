@@ -12,9 +12,9 @@ with one model. Devices still train the models of their own clusters, so shared 
 separate, and do not end it.
 
 Single rounds vary, so what is compared are sums over all rounds since the clusters were formed. A cluster of
-one device takes no part: nothing is known about how similar devices would scatter, and it may be the only one
-because it is unlike all others. (With such clusters included, HAPT's 30 people in some 20 clusters lost 2.6
-points at seeds 41 and 42.)
+one device has no part in that: nothing is known about how similar devices would scatter, and it may be the
+only one because it is unlike all others. Its step is moved toward the mean of all steps, in which none counts
+as longer than the middle one, by as much as is given (`shoal.core.server_kit.fleet.leaning`).
 
 Source: Efron and Morris, Data Analysis Using Stein's Estimator and its Generalizations, JASA 1975; moments
 for unequal groups: DerSimonian and Laird, Meta-Analysis in Clinical Trials, 1986.
@@ -22,6 +22,7 @@ for unequal groups: DerSimonian and Laird, Meta-Analysis in Clinical Trials, 198
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 
@@ -30,8 +31,11 @@ from shoal.core.exchange.tensors import DTYPES, blocks, floats_of, manifest_of, 
 from shoal.core.server_kit.aggregation.robust import Spread
 from shoal.core.types import Array, ModelKey, Tensors
 
+NOTHING: Mapping[ModelKey, float] = MappingProxyType({})
 ALONE = 1.0 - 1e-9
 """The concentration from which on all updates but one count for nothing."""
+MIN_LENGTH = 1e-300
+"""The square of a step's length below which it is 0."""
 UNLIKE = 3.0
 """How a cluster's scatter counts at most, in units of that of the middle cluster. In a cluster of two,
 nothing else would limit how far a liar makes updates scatter, and so how much all others share with it."""
@@ -60,32 +64,42 @@ def pooled(
     spreads: Mapping[ModelKey, Spread],
     pooling: Pooling,
     most: float,
+    alone: Mapping[ModelKey, float] = NOTHING,
 ) -> tuple[dict[ModelKey, Tensors], Pooling]:
     """The clusters' models after a round with shared steps, and what the rounds have shown until now.
 
     before, after: the models of the clusters before the round, and as their own devices would make them.
-    spreads: of the clusters whose models are means of this round's updates; others stay as in `after`, and so
-    do those of one device.
-    most: the largest share, 0 to 1.
+    spreads: of the clusters whose models are means of this round's updates; others stay as in `after`.
+    most: the largest share, 0 to 1. alone: the share of clusters of one device, of that; without it they stay
+    as in `after`.
     Memory: a model and a block for each cluster. Time: two passes over the models of the clusters.
     """
-    known = {key: each for key, each in spreads.items() if each.concentration < ALONE}
-    keys = sorted(key for key in known if key in before and key in after)
-    if most <= 0.0 or len(keys) < 2:
+    keys = sorted(key for key in spreads if key in before and key in after)
+    several = np.array([spreads[key].concentration < ALONE for key in keys], np.bool_)
+    if most <= 0.0 or len(keys) < 2 or (several.sum() < 2 and not alone):
         return dict(after), pooling
     devices = np.array([1.0 / spreads[key].concentration for key in keys])
-    weights = devices / devices.sum()
+    among = devices[several] / devices[several].sum()
     like = manifest_of(before[keys[0]])
-    distances = np.zeros(len(keys))
+    distances, lengths = np.zeros(int(several.sum())), np.zeros(len(keys))
     for spec in floats_of(like):
         for block in blocks(spec.size):
             steps = _steps(before, after, keys, spec.name, block)
-            distances += np.square(steps - weights @ steps).sum(axis=1)
-    scatter = np.array([spreads[key].square for key in keys])
-    pooling = _after(pooling, keys, devices, scatter, float(distances.sum()))
-    shares = most * np.array([pooling.share(key) for key in keys])
+            lengths += np.square(steps).sum(axis=1)
+            distances += np.square(steps[several] - among @ steps[several]).sum(axis=1)
+    if len(distances) > 1:
+        alike = [key for key, one in zip(keys, several, strict=True) if one]
+        scatter = np.array([spreads[key].square for key in alike])
+        pooling = _after(pooling, alike, devices[several], scatter, float(distances.sum()))
+    shares = np.array(
+        [(pooling.share(key) if one else alone.get(key, 0.0)) for key, one in zip(keys, several, strict=True)]
+    )
+    shares *= most
     if not shares.any():
         return dict(after), pooling
+    # The step of a device that is alone was compared with no other.
+    bounded = np.sqrt(np.minimum(_middle(lengths, devices) / np.maximum(lengths, MIN_LENGTH), 1.0))
+    bounded *= devices / devices.sum()
     found: dict[ModelKey, dict[str, Array]] = {key: {} for key in keys}
     for spec in like:
         if not spec.is_float:
@@ -95,7 +109,8 @@ def pooled(
         made = {key: np.empty(spec.size, DTYPES[spec.dtype]) for key in keys}
         for block in blocks(spec.size):
             steps = _steps(before, after, keys, spec.name, block)
-            moves = shares[:, None] * (weights @ steps - steps)
+            means = np.where(several[:, None], among @ steps[several], bounded @ steps)
+            moves = shares[:, None] * (means - steps)
             for key, move in zip(keys, moves, strict=True):
                 made[key][block] = part_of(after[key], spec.name, block) + move
         for key in keys:
