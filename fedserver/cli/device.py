@@ -12,7 +12,7 @@ from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, plain, table
 from fedserver.cli.withdrawn import shown
 from shoal.core.errors import NotFound, near
-from shoal.shell.console import Group, Result, printable, verb
+from shoal.shell.console import Group, Result, confirm, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
@@ -84,9 +84,7 @@ def approve(client: "OperatorClient", name: str, every: bool, yes: bool) -> Resu
     listed = _waiting(client, waiting)
     if not yes:
         click.echo(printable(listed), err=True)
-        click.confirm(
-            f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?", abort=True, err=True
-        )
+        confirm(f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?")
     approved = [client.approve(each.device, each.waiting_key) for each in waiting]
     many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
     said = f"{listed}\n{many} approved" if yes else f"{many} approved"
@@ -154,7 +152,7 @@ def withdraw(client: "OperatorClient", name: str, yes: bool, replay: tuple[str, 
     done = client.withdraw(name, reason, yes, replay)
     if not yes and sys.stdin.isatty() and not click.get_current_context().params.get("as_json"):
         click.echo(printable(shown(done, False)), err=True)
-        click.confirm(f"withdraw {name}?", abort=True, err=True)
+        confirm(f"withdraw {name}?")
         yes, done = True, client.withdraw(name, reason, True, replay)
     data = {**plain(done), **plain(done.device)}
     return Result(data, shown(done, yes))
