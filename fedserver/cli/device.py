@@ -17,6 +17,7 @@ from shoal.shell.console import Group, Result, confirm, printable, verb
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
     from fedserver.rpc.client import OperatorClient
+    from fedserver.store.identities.records import Successor
 
 
 @click.group(cls=Group)
@@ -28,19 +29,17 @@ def device() -> None:
 @verb
 @connected
 def list_(client: "OperatorClient") -> Result:
-    """List every device that has ever joined, by name, with the fingerprint of its key."""
-    found = client.devices()
-    rows = [
-        (
-            known.device,
-            known.role.value,
-            known.standing.value,
-            ago(known.last_seen),
-            ", ".join(f"{name}={value}" for name, value in known.labels.items()) or "-",
-            fingerprint(known.spki),
-        )
-        for known in found
-    ]
+    """List every device that has ever joined, by name, with the fingerprint of its key.
+
+    A key that waits to take the place of another has a line of its own.
+    """
+    found, rows = client.devices(), []
+    for known in found:
+        state, seen = known.standing.value, ago(known.last_seen)
+        rows.append((known.device, known.role.value, state, seen, _labels(known), fingerprint(known.spki)))
+        if (other := known.successor) is not None:
+            key = fingerprint(other.spki)
+            rows.append((known.device, other.role.value, "waits to replace it", "-", _labels(other), key))
     text = table(("device", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
     return Result({"devices": list(map(plain, found))}, text if found else none)
@@ -172,6 +171,10 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             found.append([number])
     return ", ".join("-".join(map(str, each)) for each in found)
+
+
+def _labels(found: "Known | Successor") -> str:
+    return ", ".join(f"{name}={value}" for name, value in found.labels.items()) or "-"
 
 
 def fingerprint(digest: str) -> str:
