@@ -38,12 +38,20 @@ def endpoint(settings: ClientConfig) -> Endpoint:
     """
     if settings.insecure_loopback:
         return Endpoint(None, _loopback(settings.server), settings.device)
-    from fedclient.identity.keyring import Keyring  # it loads cryptography, which light devices spare
+    # It loads cryptography, which light devices spare.
+    from fedclient.identity.keyring import Keyring, fingerprint_of
 
     folder = DeviceFolder(settings.state)
-    identity = Keyring(folder.identity).identity()
+    keyring = Keyring(folder.identity)
+    identity = keyring.identity()
     if identity is None:
-        raise _not_joined(folder)
+        if (asking := keyring.unanswered()) is None:
+            raise _not_joined(folder)
+        raise ConfigError(
+            f"this device has asked to join and has no answer yet; its key: {fingerprint_of(asking.key)}",
+            "an operator may have to compare that key and approve it: fedserver device approve DEVICE; "
+            "`fedclient join` waits for it, and goes on if it is given the same join string again",
+        )
     if settings.device not in (None, identity.device):
         raise ConfigError(
             f"the identity is that of device {identity.device}, but the settings name {settings.device}",

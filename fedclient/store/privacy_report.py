@@ -29,7 +29,7 @@ from shoal.core.privacy.ledger.entries import (
     versions,
 )
 from shoal.core.privacy.payment import TRAINING
-from shoal.core.privacy.report import Statement, if_updates_are_others, of_weights
+from shoal.core.privacy.report import NAMED, Statement, if_updates_are_others, of_weights
 
 SHORT = 12
 """Digits of a hash that people are shown."""
@@ -129,7 +129,8 @@ def line(found: Mapping[str, Any]) -> str:
     """What `summary` returns, as one line."""
     if "fault" in found:
         return f"unknown: {found['fault']}"
-    return f"{found['total']['detailed']}; {found['weights']}"
+    total, weights = found["total"], found["weights"]
+    return total["detailed"] if weights in NAMED else f"{total['detailed']}; {weights}"
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:

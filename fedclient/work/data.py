@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.config import TABLES, DataConfig, WorkConfig
+from fedclient.config import TABLES, DataConfig, LearnerConfig, WorkConfig
 from shoal.core.data import arrays as checked
 from shoal.core.data import brought
 from shoal.core.data.dataset import Dataset
@@ -165,9 +165,14 @@ def _check_order(path: Path, config: DataConfig) -> None:
 
 
 @contextmanager
-def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None]:
+def columns_named(
+    file: Path | None, config: DataConfig | None, learner: LearnerConfig | None = None
+) -> Iterator[None]:
     """Around the use of a network on `file`, or on the file of `config`: a csv file with the wrong number of
-    columns is the fault of the data and not of the learner. Raises DataFault."""
+    columns is the fault of the data and not of the learner. Raises DataFault.
+
+    learner: from which the network can still be made in another size.
+    """
     try:
         yield
     except LearnerFault as fault:
@@ -177,10 +182,12 @@ def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None
             raise
         unnamed = config is None or config.label is None
         hint = "name the class column with data.label" if unnamed else "name the columns with data.columns"
+        if values[0] < values[1]:
+            hint = "add the columns that are missing"
+        if learner is not None and learner.builtin == "mlp":  # whose default is the size of an image
+            hint = f"set learner.options, inputs: {values[0]}, if all of them are features; or {hint}"
         problem = f"{path} has {values[0]} columns, the network takes {values[1]}"
-        raise DataFault(
-            problem, hint if values[0] > values[1] else "add the columns that are missing"
-        ) from fault
+        raise DataFault(problem, hint) from fault
 
 
 def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, labels: bool) -> Arrays:

@@ -108,7 +108,7 @@ class Runtime:
         context = DeviceContext(learner, views, device, 0, noise, account=ledger_of(config))
         context.open_encoder = partial(open_encoder, threads=config.compute.threads)
         findings: Mapping[str, Any] = NO_FINDINGS
-        with columns_named(config.file, config.data):
+        with columns_named(config.file, config.data, config.learner):
             if config.selfcheck == "quick":
                 selfcheck.quick(context, config.learner.where)
             elif config.selfcheck == "full":

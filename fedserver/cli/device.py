@@ -12,11 +12,12 @@ from fedserver.cli.runs.placements import listed
 from fedserver.cli.text import ago, clock, plain, table
 from fedserver.cli.withdrawn import shown
 from shoal.core.errors import NotFound, near
-from shoal.shell.console import Group, Result, printable, verb
+from shoal.shell.console import Group, Result, confirm, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Known
     from fedserver.rpc.client import OperatorClient
+    from fedserver.store.identities.records import Successor
 
 
 @click.group(cls=Group)
@@ -28,19 +29,17 @@ def device() -> None:
 @verb
 @connected
 def list_(client: "OperatorClient") -> Result:
-    """List every device that has ever joined, by name, with the fingerprint of its key."""
-    found = client.devices()
-    rows = [
-        (
-            known.device,
-            known.role.value,
-            known.standing.value,
-            ago(known.last_seen),
-            ", ".join(f"{name}={value}" for name, value in known.labels.items()) or "-",
-            fingerprint(known.spki),
-        )
-        for known in found
-    ]
+    """List every device that has ever joined, by name, with the fingerprint of its key.
+
+    A key that waits to take the place of another has a line of its own.
+    """
+    found, rows = client.devices(), []
+    for known in found:
+        state, seen = known.standing.value, ago(known.last_seen)
+        rows.append((known.device, known.role.value, state, seen, _labels(known), fingerprint(known.spki)))
+        if (other := known.successor) is not None:
+            key = fingerprint(other.spki)
+            rows.append((known.device, other.role.value, "waits to replace it", "-", _labels(other), key))
     text = table(("device", "role", "state", "last seen", "labels", "key"), rows)
     none = "no device has joined yet; create a join string with: fedserver token create"
     return Result({"devices": list(map(plain, found))}, text if found else none)
@@ -84,9 +83,7 @@ def approve(client: "OperatorClient", name: str, every: bool, yes: bool) -> Resu
     listed = _waiting(client, waiting)
     if not yes:
         click.echo(printable(listed), err=True)
-        click.confirm(
-            f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?", abort=True, err=True
-        )
+        confirm(f"approve {'it' if len(waiting) == 1 else f'these {len(waiting)}'}?")
     approved = [client.approve(each.device, each.waiting_key) for each in waiting]
     many = "1 device is" if len(approved) == 1 else f"{len(approved)} devices are"
     said = f"{listed}\n{many} approved" if yes else f"{many} approved"
@@ -154,7 +151,7 @@ def withdraw(client: "OperatorClient", name: str, yes: bool, replay: tuple[str, 
     done = client.withdraw(name, reason, yes, replay)
     if not yes and sys.stdin.isatty() and not click.get_current_context().params.get("as_json"):
         click.echo(printable(shown(done, False)), err=True)
-        click.confirm(f"withdraw {name}?", abort=True, err=True)
+        confirm(f"withdraw {name}?")
         yes, done = True, client.withdraw(name, reason, True, replay)
     data = {**plain(done), **plain(done.device)}
     return Result(data, shown(done, yes))
@@ -174,6 +171,10 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             found.append([number])
     return ", ".join("-".join(map(str, each)) for each in found)
+
+
+def _labels(found: "Known | Successor") -> str:
+    return ", ".join(f"{name}={value}" for name, value in found.labels.items()) or "-"
 
 
 def fingerprint(digest: str) -> str:

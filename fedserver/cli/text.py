@@ -13,7 +13,7 @@ from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSu
 from fedserver.store.records import LogLine, RunSpec
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
-from shoal.core.privacy.report import CentralNoise, Statement, of_weights
+from shoal.core.privacy.report import NAMED, CentralNoise, Statement, of_weights
 from shoal.core.texts import listed, measure, percent, plural, span
 from shoal.core.types import DeviceId
 from shoal.core.verdict import mean_with_error
@@ -323,8 +323,9 @@ def privacy_table(released: Mapping[DeviceId, Statement], central: CentralNoise 
     """What devices have released and with which guarantee, one row for each kind of release."""
     counts = Counter(row for each in released.values() for row in _releases(each))
     rows = [(plural(count, "device"), *row) for row, count in counts.items()]
-    subject, _, guarantee = of_weights(released.values()).partition(": ")
-    rows.append((subject, "-", guarantee))
+    if not counts or of_weights(released.values()) not in NAMED:
+        subject, _, guarantee = of_weights(released.values()).partition(": ")
+        rows.append((subject, "-", guarantee))
     if central is not None:
         subject, _, guarantee = str(central).partition(": ")
         rows.append((subject, "-", guarantee))

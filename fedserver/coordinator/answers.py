@@ -12,7 +12,7 @@ from shoal.core.types import DeviceId, RunId
 
 YES, UNKNOWN = "yes", ""
 ASK = NoConsent.code
-"""The answer of a device whose owner is to be asked."""
+"""The answer of a device whose owner has not consented: not yet, or has refused. Which one is not said."""
 NOTHING_NEW = NoNewData.code
 """The answer of a device that has trained on its data before, and has no part in this run."""
 REFUSALS = (
@@ -32,6 +32,8 @@ def said(answers: Mapping[DeviceId, str]) -> str:
         '2 of 2 devices can take part'
         >>> said({"a": "yes", "b": "over-budget", "c": ""})
         '1 of 3 devices can take part so far; 1 cannot, as over-budget: b; 1 has not answered yet'
+        >>> said({"a": "yes", "b": "no-consent"})
+        "1 of 2 devices can take part; 1 lacks its owner's consent (`fedclient consent`): b"
         >>> said({"a": "", "b": ""})
         '2 devices are asked, and each answers with its first task on its data'
     """
@@ -47,8 +49,8 @@ def said(answers: Mapping[DeviceId, str]) -> str:
     so_far = " so far" if unknown else ""
     parts = [f"{len(able)} of {len(answers)} devices can take part{so_far}"] if able or not unknown else []
     if asking := by_answer.pop(ASK, []):
-        theirs = "its owner" if len(asking) == 1 else "their owners"
-        parts.append(f"{len(asking)} must ask {theirs}, by `fedclient consent`: {listed(asking, MAX_NAMED)}")
+        lack = "lacks its owner's" if len(asking) == 1 else "lack their owners'"
+        parts.append(f"{len(asking)} {lack} consent (`fedclient consent`): {listed(asking, MAX_NAMED)}")
     if unchanged := by_answer.pop(NOTHING_NEW, []):
         have = "has" if len(unchanged) == 1 else "have"
         parts.append(f"{len(unchanged)} {have} no new data: {listed(unchanged, MAX_NAMED)}")

@@ -309,10 +309,12 @@ def _found(data: Any) -> str:
 
 
 def _wrong(source: str, key: str, expected: str, data: Any) -> ConfigError:
-    quotes = isinstance(data, bool | int | float) and expected == "text"
-    return ConfigError(
-        f"{source}: {key}: expected {expected}, found {_found(data)}", "put it in quotes" if quotes else ""
-    )
+    hint = ""
+    if isinstance(data, bool | int | float) and expected == "text":
+        hint = "put it in quotes"
+    elif isinstance(data, str | int | float) and expected == "a list":
+        hint = f"put it in brackets: [{str(data).lower() if isinstance(data, bool) else data}]"
+    return ConfigError(f"{source}: {key}: expected {expected}, found {_found(data)}", hint)
 
 
 def _join(key: str, name: Any) -> str:

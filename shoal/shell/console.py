@@ -82,12 +82,23 @@ _STEERING = {
 
 
 class Interrupted(ShoalError):
-    """The user pressed Ctrl-C.
+    """The user pressed Ctrl-C, or no one said yes.
 
-    To do: nothing.
+    To do: nothing; `--yes` where there is no one to ask.
     """
 
     code, exit_code = "interrupted", 130
+
+
+def confirm(question: str) -> None:
+    """Go on only if a person says yes, in a verb that has --yes for scripts. Raises Interrupted."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:  # there is no terminal, or the answer was Ctrl-C
+        hint = "give --yes where there is no one to ask"
+        raise Interrupted("no one has answered, so nothing was done", hint) from None
+    if not agreed:
+        raise Interrupted("the answer was no, so nothing was done")
 
 
 class Console:

@@ -28,7 +28,7 @@ def test_run_start_and_status_say_who_takes_part_and_why_not(tmp_path: Path) -> 
         start += ("--initial-weights", "first.safetensors")
         said = place.call("fedserver", *start, "--state", place.state)
         assert said.returncode == 0, said.stderr
-        assert "; 1 must ask its owner, by `fedclient consent`: cellar" in said.stdout
+        assert "; 1 lacks its owner's consent (`fedclient consent`): cellar" in said.stdout
         place.wait_for(
             lambda: (
                 answers(place)
@@ -37,8 +37,8 @@ def test_run_start_and_status_say_who_takes_part_and_why_not(tmp_path: Path) -> 
         )
         (notice,) = place.server("status")["notices"]
         assert notice == (
-            "run trial: 2 of 4 devices can take part; 1 must ask its owner, by `fedclient consent`: cellar; "
-            "1 cannot, as other-shape: dairy"
+            "run trial: 2 of 4 devices can take part; 1 lacks its owner's consent (`fedclient consent`): "
+            "cellar; 1 cannot, as other-shape: dairy"
         )
         log = place.call("fedserver", "run", "logs", "trial", "--state", place.state).stdout
         assert "the run's model: [4, 4] in the run, and [4, 5] here [other-shape]" in log

@@ -13,7 +13,7 @@ from fedclient.store.agent_log import NAME
 from fedclient.store.state import STATUS, DeviceFolder, Outbox
 from shoal.core.errors import ConfigError, LedgerFault
 from shoal.shell import disk
-from shoal.shell.console import Result, verb
+from shoal.shell.console import Result, confirm, verb
 
 FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "model-next", "shadow", "watch", "consent")
 FILES = ("mark", "trained.json", STATUS, NAME, f"{NAME}.1")
@@ -38,7 +38,7 @@ def leave(settings: ClientConfig, yes: bool) -> Result:
     with folder.locked():
         lost = ", with a result that the server does not have yet" if waiting else ""
         if not yes:
-            click.confirm(f"delete the identity of {name}{lost}?", abort=True, err=True)
+            confirm(f"delete the identity of {name}{lost}?")
         with disk.storing(folder.root):
             for each in FOLDERS:
                 path = folder.root / each

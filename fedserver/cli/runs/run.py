@@ -115,8 +115,8 @@ def start(
     With --evaluate, nothing is trained: each device measures the model of its group on samples that chose
     nothing, the run ends by itself, and `run show` and `release show` say how good each group's model is.
 
-    Waits some seconds for what the connected devices answer, and says how many can take part, how many have
-    to ask their owners, and how many cannot. `fedserver status` and `run show` say it later, too.
+    Waits some seconds for what the connected devices answer, and says how many can take part, how many lack
+    their owner's consent, and how many cannot. `fedserver status` and `run show` say it later, too.
 
     With --from, the run goes on from a release, and `--set` changes parameters of the release's run. Devices
     keep their clusters unless the algorithm finds that their data have changed. With --every, NAME-2, NAME-3
@@ -337,7 +337,9 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
                         measured = number
                 step = (found.stage, found.round, found.title)
                 if live or step != shown:
-                    console.progress(text.summary(found) if live else text.step(found))
+                    # What it waits for may never come, as where no owner consents.
+                    why = f": {found.waiting_for}" if found.stage == "waiting" else ""
+                    console.progress(text.summary(found) if live else f"{text.step(found)}{why}")
                 shown = step
                 seen = time.monotonic()
         except Unavailable:

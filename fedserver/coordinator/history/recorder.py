@@ -148,9 +148,9 @@ def _summary(closed: RoundHistory, what: str) -> str:
     """The log line about a round that is over. what: the name of its accuracy."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:MAX_NAMED]
-    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > MAX_NAMED else ""
+    others = [each for each in sorted(closed.missing.items()) if f": {each[1]}" not in closed.abandoned]
+    missing = "".join(f"; {device} is missing: {reason}" for device, reason in others[:MAX_NAMED])
+    more = f"; {len(others) - MAX_NAMED} more are missing" if len(others) > MAX_NAMED else ""
     loss = "" if closed.loss is None else f"; loss {closed.loss:.4f}"
     before = " before" if closed.measured_on == TRAIN else ""
     accuracy = "" if closed.accuracy is None else f"; held-out {what}{before} {closed.accuracy:.3f}"

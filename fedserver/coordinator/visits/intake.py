@@ -210,7 +210,7 @@ async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None
 async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:
     details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
     asks = failure.code == ASK
-    reason = "it asks its owner first" if asks else f"it failed: {failure.message[:REASON]}"
+    reason = "it lacks its owner's consent" if asks else f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
     event: Failed | Left = Failed(device, report.round, report.attempt, reason, asks)
     if failure.code == NOTHING_NEW:  # nor will it have any in this run

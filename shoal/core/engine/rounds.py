@@ -313,9 +313,7 @@ class RoundEngine(View):
             # enough for a round, one that another device has failed is no reason to give up.
             failed, asking = {*tasks.missing} - gone - tasks.asking, tasks.asking - gone
             counts = bool(failed) and reported + len(asking) < self._least()
-            parts = ["has failed"] * bool(failed or not asking)
-            parts += ["waits for its owner's consent"] * bool(asking)
-            why = f"every device that is left {' or '.join(parts)}"
+            why = "no device is left that takes part" if asking else "every device that is left has failed"
             return self._abandon(why, counts=counts, asking=bool(asking))
         return []
 

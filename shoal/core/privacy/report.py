@@ -51,6 +51,8 @@ OF_TRAINING = (OPEN["weights"], OPEN["summary"], OPEN["figures"], OPEN["summed"]
 """What leaves in the rounds of runs that ask for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
 IN_SUMS = "weights: without DP-SGD, and only in sums over several devices (secure aggregation)"
+NAMED = (WEIGHTS, IN_SUMS)
+"""What also stands among what left without a guarantee."""
 NO_WEIGHTS = "weights: none have left"
 
 NOTHING = Cost()

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from fedclient.__main__ import main
 from fedclient.agent.service import check
 from fedclient.cli.check import MAX_CLASSES, text
-from fedclient.config import ClientConfig, LearnerConfig, SelfCheck, WorkConfig
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig, SelfCheck, WorkConfig
 from fedclient.work.runtime import Runtime
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -323,6 +323,21 @@ def test_samples_of_the_wrong_size_are_named_without_a_traceback(
     assert "its first layer takes 64 values" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert "traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("inputs", "otherwise"),
+    [(5, "add the columns that are missing"), (2, "name the columns with data.columns")],
+)
+def test_a_table_of_another_width_than_a_builtin_network_is_told_its_option(
+    work: WorkConfig, tmp_path: Path, inputs: int, otherwise: str
+) -> None:
+    (tmp_path / "table.csv").write_text("a,b,c,y\n" + "1,2,3,0\n4,5,6,1\n" * 20)
+    data = DataConfig(csv=tmp_path / "table.csv", label="y")
+    mlp = LearnerConfig(builtin="mlp", options={"inputs": inputs, "hidden": (4,), "classes": 2})
+    with pytest.raises(DataFault, match=f"has 3 columns, the network takes {inputs}") as caught:
+        Runtime.open(replace(work, learner=mlp, data=data, selfcheck="full"))
+    assert caught.value.hint == f"set learner.options, inputs: 3, if all of them are features; or {otherwise}"
 
 
 def test_help_offers_only_what_check_uses() -> None:

@@ -92,6 +92,9 @@ def test_what_left_without_a_guarantee_leaves_no_number_to_be_misled_by(settings
     people = fedclient("status", "-c", settings).out
     assert "privacy:     no guarantee: a descriptor with the papers' noise" in people
     assert "which is not private" in people
+    settings.write_text(SETTINGS.replace("allow_unp", "allow_plain_weights: true, allow_unp"))
+    ledger_of(read(settings, {})).unprotected(OPEN["weights"], "d" * 64)
+    assert fedclient("status", "-c", settings).out.count("DP-SGD") == 1
 
 
 def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: Path) -> None:

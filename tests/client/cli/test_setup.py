@@ -1,6 +1,7 @@
 """Verbs around a device's life: new, doctor, service, leave, completion, and what place --follow does."""
 
 import asyncio
+import io
 import json
 import os
 from collections.abc import Callable, Collection
@@ -95,7 +96,9 @@ def test_doctor_holds_the_disk_against_a_limit_that_someone_has_set(
     assert doctor_module._disk(settings).well is well
 
 
-def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) -> None:
+def test_a_device_that_leaves_keeps_only_its_ledger(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = tmp_path / "state"
     for name in (
         "identity/identity.json",
@@ -114,6 +117,9 @@ def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) 
     refused = verb("leave", "--state", state, "--yes", code=3)
     assert "is not the folder of a device" in refused["message"]
     (state / "device").write_text("attic\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    assert "--yes" in verb("leave", "--state", state, code=130)["hint"]
+    assert (state / "mark").exists()
     assert verb("leave", "--state", state, "--yes")["device"] == "attic"
     assert sorted(str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()) == [
         "device",

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from fedclient.cli.status import facts, text
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import endpoint
-from fedclient.identity.keyring import Identity, Keyring
+from fedclient.identity.keyring import Identity, Keyring, fingerprint_of
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError
 from tests.client.federation import Federation
@@ -55,6 +56,17 @@ def test_a_device_that_has_not_joined_is_told_how(tmp_path: Path) -> None:
         endpoint(ClientConfig(server="127.0.0.1:50051", state=tmp_path))
     assert "fedclient join" in caught.value.hint
     assert "insecure_loopback: true" in caught.value.hint
+
+
+def test_a_device_that_waits_for_approval_is_told_so(tmp_path: Path) -> None:
+    folder = DeviceFolder(tmp_path)
+    asking = Keyring(folder.identity).asking()
+    with pytest.raises(ConfigError) as caught:
+        endpoint(ClientConfig(state=tmp_path))
+    assert f"has no answer yet; its key: {fingerprint_of(asking.key)}" in caught.value.message
+    assert "fedserver device approve" in caught.value.hint
+    found = facts(ClientConfig(state=tmp_path))
+    assert str(caught.value) in text(found)
 
 
 def test_the_identity_says_who_and_where(identity: Identity, tmp_path: Path) -> None:

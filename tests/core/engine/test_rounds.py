@@ -218,7 +218,8 @@ def test_a_run_waits_for_the_owners_of_its_devices_and_fails_only_by_rounds_that
         assert feed(machine, Tick(2.0**number - 1.5)) == []
         assert kinds(feed(machine, Tick(2.0**number - 1.0))) == ["Opened", "Offer", "Offer"]
     refuse, fail = Failed("d0", 5, 1, "ask", asks=True), Failed("d1", 5, 1, "no memory")
-    assert kinds(feed(machine, refuse, fail)) == ["Abandon", "Save"]
+    abandon, _ = feed(machine, refuse, fail)
+    assert abandon == Abandon(5, "no device is left that takes part: d0: ask; d1: no memory")
     feed(machine, Tick(31.0))
     assert feed(machine, Failed("d0", 6, 1, "no memory"), Failed("d1", 6, 1, "no memory"))[-1] == Finished(
         True,

@@ -256,11 +256,16 @@ def test_a_device_that_was_installed_again_is_approved_by_its_name_and_what_was_
     again = Peer(command("token", "create")[1], "d2", shared.address)
     assert isinstance(asyncio.run(again.join()), Pending)
     assert "to take the place of its key" in command("device", "show", "d2")[1]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    code, _, err = command("device", "approve", "d2")
+    assert (code, "hint: give --yes" in err) == (130, True)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     code, _, err = command("device", "approve", "d2")
-    assert code != 0
+    assert (code, "--yes" in err) == (130, False)
     old, new = (pin_of(each.key.public_key()).hex() for each in (former, again))
-    assert " ".join(re.findall("....", new)) in err
+    shown = " ".join(re.findall("....", new))
+    assert shown in err
+    assert re.search(f"^d2  .* waits to replace it .* {shown}$", command("device", "ls")[1], re.MULTILINE)
     assert f"d2 had the key {old[:8]}, and has paid: nothing that this server knows of" in err
     asyncio.run(hello(former))
     approved = data(command("device", "approve", "d2", "--yes", "--json"))["devices"]

@@ -252,12 +252,14 @@ def test_without_a_terminal_a_wait_prints_each_step_once(capfd: pytest.CaptureFi
         def watch(self, run: str, timeout: float | None) -> Iterator[RunStatus]:
             seconds = [replace(working, time_left=left, waiting_for=f"{left} reports") for left in (9.0, 8.0)]
             here = replace(first, waiting_for="1 of 2 devices are here")
-            yield from map(RunStatus, [first, here, working, *seconds, evaluating, over])
+            again = replace(first, round=2, waiting_for="a round was abandoned because all have failed")
+            yield from map(RunStatus, [first, here, working, *seconds, again, evaluating, over])
 
     run_verbs._over(Console(), Watched(), "r", None)  # type: ignore[arg-type]
     assert capfd.readouterr().err.splitlines() == [
-        "r: waiting",
+        "r: waiting: 0 of 2 devices are here",
         "r: open, training round 1 of 1",
+        "r: waiting: a round was abandoned because all have failed",
         "r: open, final evaluation",
         "r: finished",
     ]

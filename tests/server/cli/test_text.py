@@ -188,8 +188,15 @@ def test_what_the_models_have_is_said_where_noise_was_added() -> None:
 def test_what_several_devices_have_released_is_one_row_also_where_one_released_more() -> None:
     some, more = (OPEN_WAYS["weights"],), (OPEN_WAYS["paper"], OPEN_WAYS["weights"])
     released = {"d0": Statement(Cost(RHO), unprotected=some), "d1": Statement(Cost(RHO), unprotected=more)}
-    _, *rows, _ = text.privacy_table(released).splitlines()
+    _, *rows = text.privacy_table(released).splitlines()
     assert sorted(row[:9] for row in rows) == ["1 device ", "2 devices", "2 devices"]
+
+
+def test_weights_without_a_guarantee_are_one_row() -> None:
+    opened = {"d0": Statement(unprotected=(OPEN_WAYS["weights"],))}
+    assert text.privacy_table(opened).count("without DP-SGD") == 1
+    kept = {"d0": Statement(unprotected=(OPEN_WAYS["paper"],))}
+    assert text.privacy_table(kept).splitlines()[-1].split() == ["weights", "-", "none", "have", "left"]
 
 
 def test_clusters_in_which_nobody_is_are_not_listed() -> None:

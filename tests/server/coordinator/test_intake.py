@@ -271,6 +271,14 @@ def test_a_run_does_not_fail_while_its_devices_ask_their_owners(tmp_path: Path) 
             report = Report(task.run, task.round, task.attempt, Failure("no-consent", "ask the owner", ""))
             assert (await device.link.report(report)).outcome is Outcome.ACCEPTED
         assert coordinator.runs["toy"].engine.stage is Stage.WAITING
+        # An operator reads once whose owner it is, in the log as well as in what the run waits for.
+        summary = (await OperatorApi(coordinator).show("toy")).summary
+        (line,) = [
+            each.text for each in await OperatorApi(coordinator).log("toy", 0) if "no result" in each.text
+        ]
+        for text in (summary.waiting_for, line):
+            assert "no device is left that takes part: d0, d1, d2: it lacks its owner's consent; " in text
+            assert text.count("consent") == text.count("d0") == 1
 
     scenario(story, tmp_path)
 
