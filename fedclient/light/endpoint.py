@@ -273,6 +273,11 @@ class _Server(ThreadingHTTPServer):
         found, address = self.socket.accept()
         return found, address or ("local", 0)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A program that hangs up, as `curl --fail` does on an error, is no fault of this device."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 def _array_of(body: bytes) -> Array:
     """The samples in a request. Raises BadPayload."""

@@ -1,13 +1,16 @@
 """Which earlier run's encoder a later run begins with."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedserver.coordinator.recipe import may_share
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Basis, Report, basis_of, begun_with, find
+from shoal.core.data.scale import DEVIATION, MEAN, scale_of, with_scale
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
-from shoal.core.exchange.messages import Built
+from shoal.core.exchange.messages import Built, Train
 from shoal.core.types import Tensors
 
 CARD, _ = find("flux")
@@ -34,6 +37,26 @@ def test_the_first_basis_of_the_same_network_is_taken() -> None:
     fedavg, _ = find("fedavg")
     started = fedavg.server().start(network(3), fedavg.configure())
     assert begun_with(started, narrow) is started
+
+
+def test_the_first_round_of_a_run_has_the_scale_of_the_earlier_encoder() -> None:
+    """Nobody is asked for one, so without it the first round would train on inputs in their own units."""
+    scale = {MEAN: np.float32([2.0, 5.0, 9.0]), DEVIATION: np.float32([3.0, 1.0, 4.0])}
+    earlier = basis(3)
+    carries = replace(earlier, encoder=with_scale(earlier.encoder, scale))
+    half = Bootstrap(CARD.server(), PARAMETERS)
+    begun = half.reduce(Unstarted(bases=(carries,)), [Report("d0", Built(network(3)))])
+    plan = half.plan(begun, ["d0"])
+    assert plan is not None
+    task = plan.tasks["d0"]
+    assert isinstance(task, Train)
+    assert scale_of(task.model).keys() == scale.keys()
+    assert all(np.array_equal(task.model[name], scale[name]) for name in scale)
+    own = with_scale(network(3), {name: array + 1 for name, array in scale.items()})
+    kept = begun_with(CARD.server().start(own, PARAMETERS), carries)
+    assert kept.models["global"] is own, "a model that has a scale keeps it"
+    raw = CARD.configure(changes={"inputs": "raw"})
+    assert not scale_of(begun_with(CARD.server().start(network(3), raw), carries).models["global"])
 
 
 def test_there_is_none_where_descriptions_cost_nothing() -> None:

@@ -8,8 +8,10 @@ have described their data has a `basis` in its state, and a later run that may u
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from shoal.core.algorithm.training import scales_inputs
+from shoal.core.data.scale import scale_of, with_scale
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.tensors import Manifest, digest, manifest_of, own_of
 from shoal.core.types import Tensors
@@ -63,13 +65,22 @@ def basis_of(state: Any) -> Basis | None:
 
 
 def begun_with(state: S, *bases: Basis) -> S:
-    """The first state of a run, with the first of these bases of earlier runs that is of the same network."""
+    """The first state of a run, with the first of these bases of earlier runs that is of the same network.
+
+    Its encoder brings the scale of the inputs, too, for which such a run does not ask its devices. Models
+    that have none get it here: their first round of training is not to be the only one in raw units.
+    """
     if not hasattr(state, "basis"):
         return state
     models: Any = state.models  # type: ignore[attr-defined]
     networks = [_network(model) for model in models.values()]
     fitting = (each for each in bases if all(found == each.network for found in networks))
-    return replace(state, basis=next(fitting, None))  # type: ignore[type-var]
+    found: Any = replace(state, basis=next(fitting, None))  # type: ignore[type-var]
+    scale = scale_of(found.basis.encoder) if found.basis and scales_inputs(found.parameters) else {}
+    if not scale or any(map(scale_of, models.values())):
+        return cast(S, found)
+    made = {id(model): with_scale(model, scale) for model in models.values()}  # one that is shared stays one
+    return cast(S, replace(found, models={key: made[id(model)] for key, model in models.items()}))
 
 
 def _network(model: Tensors) -> Manifest:
