@@ -14,7 +14,7 @@ from fedclient.light.messages import Open, Opened, Predict, Predicted
 from fedclient.light.session import OnnxNetwork, open_encoder, runtime
 from fedclient.light.trial import TRIAL, limit_memory, try_runtime
 from fedclient.store.blobs import BlobStore
-from fedclient.work.data import open_views, shown
+from fedclient.work.data import columns_named, open_views, shown
 from fedclient.work.failures import failure_of
 from fedclient.work.pipes import WorkerInfo
 from fedclient.work.settings import ledger_of
@@ -67,7 +67,9 @@ class LightRuntime:
                 "install PyTorch and set `learner`, or ask a run whose newcomers choose by its own models",
             )
         asked = decode(task.payload, kinds, self._store.load)
-        return encode(self._answer(asked, task.run), self._store.keep)
+        with columns_named(self._config.file, self._config.data):
+            answer = self._answer(asked, task.run)
+        return encode(answer, self._store.keep)
 
     def _answer(self, asked: Message, run: str) -> Message:
         if isinstance(asked, Open):

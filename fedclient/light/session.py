@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.errors import DeviceFault, LearnerFault, WrongShape
 from shoal.core.inference.graph.binding import bound
 from shoal.core.inference.graph.model import (
     EMBEDDING,
@@ -90,10 +90,12 @@ class OnnxNetwork:
         assert self._session is not None  # a model was loaded
         sample = self.graph.sample
         if x.shape[1:] != sample.shape or x.dtype.name != sample.dtype:
-            raise LearnerFault(
+            flat = x.ndim == 2 and len(sample.shape) == 1 and x.shape[1:] != sample.shape
+            raise WrongShape(
                 f"the network takes samples of shape {list(sample.shape)}, {sample.dtype}, and the data have "
                 f"shape {list(x.shape[1:])}, {x.dtype.name}",
                 f"set data.shape: {list(sample.shape)}",
+                (x.shape[1], sample.shape[0]) if flat else None,
             )
         with _refusals("computing"):
             found: Array = self._session.run([output], {SAMPLES: np.ascontiguousarray(x)})[0]

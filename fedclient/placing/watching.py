@@ -38,7 +38,7 @@ from shoal.core.privacy.ledger.entries import paid
 from shoal.core.privacy.noise.response import EVERY_DAYS
 from shoal.core.privacy.payment import WATCH
 from shoal.core.types import Tensors
-from shoal.shell.disk import make_folder, write
+from shoal.shell.disk import write
 
 COMPARE_SECONDS, ANSWER_SECONDS = DAY, EVERY_DAYS * DAY
 """Seconds between two comparisons, and between two answers that leave."""
@@ -120,12 +120,10 @@ class Watcher:
         """Write it under a new name, so that the earlier one is whole until `_keep` names this one."""
         data, name = io.BytesIO(), f"reference-{secrets.token_hex(4)}.npz"
         np.savez(data, **{key: np.asarray(each) for key, each in found.items()})  # type: ignore[arg-type]
-        make_folder(self._folder)
         write(self._folder / name, data.getvalue())
         return name
 
     def _keep(self, found: Findings) -> None:
-        make_folder(self._folder)
         write(self._folder / STATE, json.dumps(asdict(found)).encode())
         for old in self._folder.glob("reference-*.npz"):
             if old.name != found.reference:

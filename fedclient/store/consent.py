@@ -18,7 +18,7 @@ from typing import Any
 
 from shoal.core.errors import NoConsent, NotFound
 from shoal.core.types import RunId
-from shoal.shell.disk import make_folder, storing, write
+from shoal.shell.disk import storing, write
 
 ASKED, GIVEN, REVOKED, TERMS = "asked.json", "given.json", "revoked.json", "terms.json"
 EVERYTHING = "*"
@@ -184,6 +184,4 @@ class Consents:
         return found if isinstance(found, dict) else None
 
     def _write(self, name: str, value: object) -> None:
-        with storing(self._folder):
-            make_folder(self._folder)
         write(self._folder / name, json.dumps(value).encode())

@@ -33,7 +33,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.labels import Named, by_row, numbers, placed
 from shoal.core.data.labels import read as read_labels
 from shoal.core.data.views import Views
-from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
+from shoal.core.errors import ConfigError, DataFault, ShoalError, WrongShape
 from shoal.core.types import Array
 from shoal.shell.readers import (
     Arrays,
@@ -175,9 +175,8 @@ def columns_named(
     """
     try:
         yield
-    except LearnerFault as fault:
-        path = file or (config.csv or config.parquet if config else None)
-        values = getattr(fault, "values", None)
+    except WrongShape as fault:
+        path, values = file or (config.csv or config.parquet if config else None), fault.values
         if path is None or kind_of(path) not in TABLES or values is None:
             raise
         unnamed = config is None or config.label is None

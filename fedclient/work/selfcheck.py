@@ -23,11 +23,11 @@ from shoal.core.device_kit.evaluation.evaluate import (
     evaluate,
     loss_of,
 )
-from shoal.core.device_kit.learner import WrongShape, authors, initial_weights
+from shoal.core.device_kit.learner import authors, initial_weights
 from shoal.core.device_kit.network import has_latent
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.train import train
-from shoal.core.errors import DataFault, DeviceFault, LearnerFault
+from shoal.core.errors import DataFault, DeviceFault, LearnerFault, WrongShape
 from shoal.core.exchange.messages import TrainingSettings
 
 QUICK_SAMPLES, FULL_SAMPLES = 8, 64

@@ -137,6 +137,19 @@ class LearnerFault(ShoalError):
         self.details = details
 
 
+class WrongShape(LearnerFault):
+    """The network refused samples of this shape.
+
+    values: of a flat sample, and what the network takes; None where samples are not flat.
+    """
+
+    def __init__(
+        self, message: str, hint: str, values: tuple[int, int] | None = None, details: str = ""
+    ) -> None:
+        super().__init__(message, hint, details)
+        self.values = values
+
+
 class Diverged(LearnerFault):
     """Training has left the range of numbers: a loss, weights or latents are NaN or infinite."""
 

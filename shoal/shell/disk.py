@@ -211,19 +211,20 @@ def share(source: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder that only this user can read, durably.
+    """Create a folder that only this user can read, durably. Raises StorageFault.
 
     A folder that exists may have been created by a process that was killed before its name was synced. So the
     name of each folder is synced once by this process, even if another process created the folder.
     """
-    if folder.is_dir():
-        if folder not in _lasting:
-            with suppress(PermissionError):  # the parent is not ours, so we did not create the folder
-                sync_folder(folder.parent)
-    else:
-        make_folder(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
+    with storing(folder):
+        if folder.is_dir():
+            if folder not in _lasting:
+                with suppress(PermissionError):  # the parent is not ours, so we did not create the folder
+                    sync_folder(folder.parent)
+        else:
+            make_folder(folder.parent)
+            folder.mkdir(mode=0o700, exist_ok=True)
+            sync_folder(folder.parent)
     _lasting.add(folder)
 
 

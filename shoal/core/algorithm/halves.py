@@ -34,6 +34,8 @@ class State(Protocol):
     A state that a part of the devices of the last rounds can complete, although they are fewer than the
     operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds. If only
     devices of the last round can go on with it, a property `begun_by` names these; otherwise it is empty.
+    One that has to begin again, because too few devices took part, has a property `begun_again`: how often in
+    a row. The next round then waits as after so many abandoned ones.
 
     A state that can begin with the groups of an earlier run, which a parameter `of` names, has a method
     `begun_for`, from the cluster of each device to that state.

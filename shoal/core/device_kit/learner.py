@@ -44,7 +44,7 @@ from shoal.core.data.layouts import AS_THEY_ARE
 from shoal.core.data.scale import RESERVED, scale_of, without_scale
 from shoal.core.device_kit import shapes
 from shoal.core.device_kit.samples import Batches, Samples, seeded
-from shoal.core.errors import LearnerFault, OtherShape, ShoalError
+from shoal.core.errors import LearnerFault, OtherShape, ShoalError, WrongShape
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_manifest, manifest_of
 from shoal.core.tracebacks import line_of_author, traceback_of_author
@@ -52,19 +52,6 @@ from shoal.core.types import Array, Tensors
 
 MAX_DETAILS = 4000
 """Characters of a traceback that are kept: its end, which names the cause."""
-
-
-class WrongShape(LearnerFault):
-    """The network refused samples of this shape.
-
-    values: of a flat sample, and what the network takes; None where samples are not flat.
-    """
-
-    def __init__(
-        self, message: str, hint: str, values: tuple[int, int] | None = None, details: str = ""
-    ) -> None:
-        super().__init__(message, hint, details)
-        self.values = values
 
 
 class OutOfMemory(LearnerFault):

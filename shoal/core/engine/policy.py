@@ -40,9 +40,10 @@ class RoundPolicy:
             more, default 60. A value above `deadline` has no effect on the round that is open.
         max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
             Rounds do not count in which all devices, or enough for a round, wait for their owners' consent.
-        retry_after: how long a run waits after an abandoned round before it opens the next one; 0 or more,
-            default 5. The time doubles with each further one in a row, up to 32 times as long, so that a
-            cause that passes by itself does not end the run within seconds.
+        retry_after: how long a run waits after an abandoned round before it opens the next one, and after one
+            whose secure sum has to begin again; 0 or more, default 5. The time doubles with each further one
+            in a row, up to 32 times as long, so that a cause that passes by itself does not end the run
+            within seconds.
 
     Raises ConfigError for values outside these ranges.
 

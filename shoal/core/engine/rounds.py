@@ -339,7 +339,10 @@ class RoundEngine(View):
         if event.round != self.round:
             raise IllegalEvent(f"round {event.round} was reduced, but the run is in round {self.round}")
         self._enter(Move.REDUCED)
-        self.state, self._abandoned, self._excused, self._may_be_over = event.state, 0, 0, True
+        self.state, self._excused, self._may_be_over = event.state, 0, True
+        # What has to begin again needs devices that took no part: at once, it would fail as it did.
+        self._abandoned = getattr(event.state, "begun_again", 0)
+        self._why = "too few devices took part to complete it"
         return [self._next_round()]
 
     def _damaged(self, event: Damaged) -> list[Effect]:

@@ -104,6 +104,11 @@ class Clustered:
         """See `State`."""
         return summing.begun_by(self)
 
+    @property
+    def begun_again(self) -> int:
+        """See `State`."""
+        return summing.begun_again(self)
+
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard

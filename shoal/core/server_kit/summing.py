@@ -194,6 +194,12 @@ def begun_by(state: Any) -> set[DeviceId]:
     return {device for cohort in now.cohorts for device in cohort.expected(now.stage)} if now else set()
 
 
+def begun_again(state: Any) -> int:
+    """How often in a row a sum had to begin again, where the next round does so; else 0."""
+    now = state.summing
+    return now.attempt if now and now.stage == ANNOUNCE else 0
+
+
 def remarks(state: Any) -> list[str]:
     """For an operator: devices that are not asked any more, and the models that are not trained, because too
     few devices have them."""
@@ -236,8 +242,9 @@ def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: P
     ]
     if not cohorts:
         homes = Counter(key for device, key in state.assignments.items() if device not in now.excluded)
-        if max(homes.values(), default=0) >= MIN_COHORT:  # some of its devices were away, or silent
-            return replace(state, summing=now.again())
+        again = now.again()
+        if max(homes.values(), default=0) >= MIN_COHORT and again.attempt < ATTEMPTS + len(now.excluded):
+            return replace(state, summing=again)  # some of its devices were away, or silent
         sizes = ", ".join(f"{key} {len(devices)}" for key, devices in sorted(by_model.items()))
         raise Refused(
             f"no model has the {MIN_COHORT} devices that secure aggregation needs (devices by model: "

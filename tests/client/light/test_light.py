@@ -240,6 +240,28 @@ def test_evidence_that_needs_the_authors_code_names_the_way_out(work: WorkConfig
         placed(server(Score((SURE, NOTHING))), work)
 
 
+@pytest.mark.parametrize(
+    ("columns", "hint"), [("a,b,c", "add the columns that are missing"), ("a,b,c,d,class", "data.label")]
+)
+def test_a_table_with_another_number_of_columns_is_the_fault_of_the_data(
+    work: WorkConfig, tmp_path: Path, columns: str, hint: str
+) -> None:
+    """By placement and by prediction: another shape, which the network's refusal names, would not help."""
+    path, found = tmp_path / "few.csv", save(placed(server(CHOICE), work), BlobStore(work.blobs), tmp_path)
+    numbers = ",".join("1" for _ in columns.split(","))
+    path.write_text(f"{columns}\n{numbers}\n{numbers}\n")
+    data = DataConfig(csv=path)
+    for using in (
+        lambda: placed(server(CHOICE), replace(work, data=data)),
+        lambda: classify(ClientConfig(data=data), None, found, None),
+    ):
+        with pytest.raises(TaskFailed) as caught:
+            using()
+        assert caught.value.code == "bad-data"
+        assert f"few.csv has {len(columns.split(','))} columns, the network takes 4" in caught.value.message
+        assert hint in caught.value.message
+
+
 def test_a_graph_whose_shape_depends_on_the_samples_tells_the_server_nothing_of_them(
     work: WorkConfig, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """What is remembered counts once the result is in the outbox; a task done again finds it as it was."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from fedclient.store import memory as module
 from fedclient.store.memory import Memory
 from fedclient.store.state import Outbox
+from shoal.core.errors import DiskFull
 from shoal.core.exchange.link import Idle, Report, Task
 from shoal.core.exchange.payload import Payload
 from tests.client.memory_server import MemoryLink, MemoryServer
@@ -66,6 +68,21 @@ def test_a_crash_before_the_record_is_made_up_for_before_the_result_can_go(outbo
     (outbox._folder / FIRST).write_bytes(b"the result")
     outbox.clear()
     assert remembered(memory, SECOND) == 1.0
+
+
+def test_a_disk_without_room_for_the_folder_is_a_full_disk(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the training process waits for: any other error would lose what the task has paid for."""
+
+    def full(path: Path, *args: object, **given: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "mkdir", full)
+        with pytest.raises(DiskFull, match="No space left"):
+            propose(outbox.memory, FIRST, 1.0)
+    propose(outbox.memory, FIRST, 1.0)
 
 
 def test_work_that_is_done_again_starts_from_what_it_started_from(outbox: Outbox) -> None:

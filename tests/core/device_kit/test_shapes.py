@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.learner import Learner, WrongShape, authors
+from shoal.core.device_kit.learner import Learner, authors
 from shoal.core.device_kit.shapes import TRIED, applied, diagnose, refused, setting
-from shoal.core.errors import LearnerFault
+from shoal.core.errors import LearnerFault, WrongShape
 
 
 def images(channels: int = 1) -> nn.Module:

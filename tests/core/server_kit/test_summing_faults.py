@@ -8,6 +8,8 @@ import pytest
 
 from shoal.core import algorithm
 from shoal.core.algorithm import Report
+from shoal.core.engine.events import Joined, Opened, Reduce, Reduced, Reported, Save, Tick
+from shoal.core.engine.rounds import RoundEngine, RoundPolicy
 from shoal.core.errors import Refused, Unavailable
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Letters
@@ -22,6 +24,7 @@ from shoal.core.exchange.summing import (
 from shoal.core.privacy.secure.cohort import KEYS
 from shoal.core.privacy.secure.member import Member
 from shoal.core.server_kit import summing
+from shoal.core.server_kit.summing import Summing
 from shoal.core.types import DeviceId
 from shoal.simulation.simulated import Simulated
 from tests.core.server_kit.summed import DEVICES, Fleet
@@ -241,9 +244,40 @@ def test_where_a_device_of_each_cluster_is_silent_the_round_begins_again() -> No
     after = half.reduce(state, said[2:])
     assert (after.summing.stage, after.summing.attempt) == ("announce", 1)
     assert [cohort.key for cohort in half.reduce(after, said[1:]).summing.cohorts] == ["c1"]
+    last = replace(after, summing=replace(after.summing, attempt=summing.ATTEMPTS - 1))
+    with pytest.raises(Refused, match=r"no model has the 8 devices .*c0 7, c1 7"):
+        half.reduce(last, said[2:])
     few = {device: homes[device] for device in list(homes)[2:]}
     with pytest.raises(Refused, match=r"no model has the 8 devices .*c0 7, c1 7"):
         half.reduce(replace(state, assignments=few), said[2:])
+
+
+def test_a_sum_begins_again_after_the_pause_of_an_abandoned_round() -> None:
+    """At once it would fail five times within seconds, and end the run before a device is back."""
+    fleet = Fleet()
+    state = fleet.run(rounds=2, evaluate=False).state
+    again = replace(state, phase="train", progress=1, summing=Summing().again().again())
+    half = algorithm.discover()["fedavg"].server()
+    engine = RoundEngine(half, RoundPolicy(minimum=8, retry_after=5.0), 7, replace(again, summing=None))
+    for device in DEVICES:
+        engine.feed(Joined(device))
+    engine.feed(Tick(0.0))
+    for device in DEVICES:
+        effects = engine.feed(Reported(device, 1, engine.sessions.of(device).attempt))
+    assert isinstance(effects[-1], Reduce)
+    (saved,) = engine.feed(Reduced(1, again))
+    assert isinstance(saved, Save)
+    assert saved.abandoned_in_a_row == 2, "a restart waits, too"
+    assert engine.feed(Tick(9.0)) == []
+    assert "too few devices took part" in engine.waiting().text
+    opened, *_ = engine.feed(Tick(10.0))
+    assert isinstance(opened, Opened)
+    for device in DEVICES:
+        engine.feed(Reported(device, 2, engine.sessions.of(device).attempt))
+    begun = replace(again, summing=replace(again.summing, stage=summing.SHARE))
+    (saved,) = engine.feed(Reduced(2, begun))
+    assert isinstance(saved, Save)
+    assert saved.abandoned_in_a_row == 0, "an attempt that has begun goes on at once"
 
 
 def test_where_a_sum_fails_a_device_that_came_meanwhile_does_not_end_the_run() -> None:
