@@ -38,7 +38,7 @@ from fedserver.store.journal.newcomers import PlacementRecord
 from fedserver.store.journal.timeline import ROUNDS
 from fedserver.store.records import LogLine, RunSpec, Standing
 from shoal.core.engine.stages import Stage
-from shoal.core.errors import DiskFull, Refused
+from shoal.core.errors import DiskFull, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.wire import Line
 from shoal.core.server_kit.aggregation.noised import promise
@@ -355,10 +355,10 @@ class OperatorApi:
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:
         storage = self._coordinator.storage
-        versions = {
-            number: await storage.call(found.blobs.models_of, found.state_type, number)
-            for number in await storage.call(storage.runs.versions, found.run)
-        }
+        versions = dict[int, dict[ModelKey, Weights]]()
+        for number in await storage.call(storage.runs.versions, found.run):
+            with suppress(NotFound):  # out of turn, a round may have ended meanwhile, and with it the oldest
+                versions[number] = await storage.call(found.blobs.models_of, found.state_type, number)
         return [
             ClusterVersions(
                 key, members, {n: models[key].blob for n, models in versions.items() if key in models}

@@ -112,15 +112,18 @@ class Runs:
     def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
         """The state that a round opens with: the current round, or another of `versions`.
 
-        Raises DataFault or DamagedRow if it cannot be read.
+        Raises NotFound if it is not there, or not any more; DataFault or DamagedRow if it cannot be read.
         """
-        (row,) = self._db.rows(
+        rows = self._db.rows(
             "checkpoints",
             "WHERE run = ?1 AND round = coalesce(?2, (SELECT max(round) FROM checkpoints WHERE run = ?1))",
             (run, round),
         )
+        if not rows:
+            which = "" if round is None else f" of round {round}"
+            raise NotFound(f"run {run} has no checkpoint{which}")
         try:
-            structure: Structure = json.loads(row["structure"])
+            structure: Structure = json.loads(rows[0]["structure"])
         except ValueError as error:
             raise DataFault(f"a checkpoint of run {run} cannot be read: {error}", RESTORE) from None
         return structure

@@ -309,11 +309,13 @@ class Blobs:
 
     def uploaded(self, device: DeviceId, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived; the blob's size once it is complete and verified."""
-        if self.arrived(device, blob.sha256).is_file():
+        whole = self.arrived(device, blob.sha256)
+        if whole.is_file():
             return blob.size
-        part = self._part(device, blob)
-        # A part of full size was never verified. Requesting its last byte again triggers the verification.
-        return min(part.stat().st_size, max(0, blob.size - 1)) if part.is_file() else 0
+        with suppress(FileNotFoundError):
+            # A part of full size was never verified: asking for its last byte again makes that happen.
+            return min(self._part(device, blob).stat().st_size, max(0, blob.size - 1))
+        return blob.size if whole.is_file() else 0  # an earlier call may have come to its end just now
 
     def arrived(self, device: DeviceId, sha256: str) -> Path:
         """The path of an upload once it is complete and verified."""

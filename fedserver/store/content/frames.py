@@ -34,17 +34,12 @@ class Frames:
         file: the blob. It is read on a thread, and once for all who want this frame. Raises OSError.
         """
         key = sha256, at, size
-        found = self._cut.get(key)
-        if found is None:
+        if key not in self._cut:
             # Of a second descriptor, since who wanted the frame first may close its file before it is read.
-            found = asyncio.create_task(asyncio.to_thread(_read, os.dup(file.fileno()), at, size))
-            self._cut[key] = found
+            reading = asyncio.to_thread(_read, os.dup(file.fileno()), at, size)
+            self._cut[key] = asyncio.create_task(reading)
             self._trim()
-        try:
-            return found.result() if found.done() else await asyncio.shield(found)
-        except OSError:
-            self._cut.pop(key, None)
-            raise
+        return await self._found(key)
 
     async def whole(self, path: Path, sha256: str, size: int) -> Bytes:
         """All bytes of a small blob, in a file at `path`. Raises OSError."""
@@ -53,7 +48,17 @@ class Frames:
             file = await asyncio.to_thread(path.open, "rb")
             with file:
                 return (await self.get(file, sha256, 0, size)).data
-        return (await self._cut[key]).data
+        return (await self._found(key)).data
+
+    async def _found(self, key: tuple[str, int, int]) -> Frame:
+        """A frame that is read already, or is being read: who calls off one call does not end it for others,
+        and an error is not kept for them."""
+        found = self._cut[key]
+        try:
+            return found.result() if found.done() else await asyncio.shield(found)
+        except OSError:
+            self._cut.pop(key, None)
+            raise
 
     def _trim(self) -> None:
         """Drop the oldest frames, but not the newest one."""

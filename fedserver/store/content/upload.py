@@ -16,7 +16,8 @@ from shoal.shell.disk import settle, storing, write_early
 
 
 class Upload:
-    """One upload that is being received. A later upload of the same blob closes it: see `Blobs.receive`.
+    """One upload that is being received. A later one of the same blob closes it, and one of another blob may
+    delete its file: see `Blobs.receive`. Whoever goes on with it gets Unavailable then.
 
     blocks: gets the checksums of its blocks under its name, once the bytes are verified.
     turn: held while a later upload replaces this one, and while the bytes are verified and get their final
@@ -92,13 +93,13 @@ class Upload:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
-            with storing(self._part):
+        with storing(self._part):
+            try:
                 yield
-        except ValueError:  # raised by a closed file
-            raise Unavailable(
-                "another upload of the same blob has begun", "ask how much was uploaded"
-            ) from None
+            except (ValueError, FileNotFoundError):  # its file was closed, or deleted to make room
+                raise Unavailable(
+                    "another upload has taken the place of this one", "ask how much was uploaded"
+                ) from None
 
     def close(self) -> None:
         """Stop receiving. The bytes that arrived stay for another attempt."""

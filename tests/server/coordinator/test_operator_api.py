@@ -15,6 +15,7 @@ from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.wire.operator_wire import SUMMARY
 from fedserver.store.records import Standing
+from fedserver.store.runs import Runs
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
 from shoal.core.exchange.link import Failure, Report
@@ -123,6 +124,30 @@ def test_a_run_whose_end_is_not_on_the_disk_yet_can_be_shown(
     monkeypatch.setattr(Run, "end", look_and_end)
     scenario(story, tmp_path)
     assert seen == ["reducing"]
+
+
+def test_versions_are_shown_although_the_oldest_goes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk, operators do not wait for their turn, and a round may end once there is space."""
+    real = Runs.versions
+
+    def versions(runs: Runs, run: str) -> list[int]:
+        found = real(runs, run)
+        runs.drop_versions(run, found[:1])
+        return found
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+        kept = await coordinator.storage.call(coordinator.storage.runs.versions, "toy")
+        monkeypatch.setattr(Runs, "versions", versions)
+        (found,) = await OperatorApi(coordinator).clusters("toy")
+        assert sorted(found.versions) == kept[1:]
+        with pytest.raises(NotFound, match=f"run toy has no checkpoint of round {kept[0]}"):
+            await coordinator.storage.call(coordinator.storage.runs.checkpoint, "toy", kept[0])
+
+    scenario(story, tmp_path)
 
 
 def test_a_stopped_run_wants_nothing_any_more_and_keeps_its_models(tmp_path: Path) -> None:

@@ -198,6 +198,42 @@ def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
     assert blobs.uploaded("other", old) == 300
 
 
+@pytest.mark.parametrize("way", ["a larger one came", "its device was withdrawn"])
+def test_an_upload_that_has_given_way_says_so_when_it_ends(blobs: Blobs, way: str) -> None:
+    """It is no fault of the disk, which an operator would be told of."""
+    (old, data), (new, _) = sample(blobs, 1.0), sample(blobs, 2.0)
+    upload = blobs.receive("d", old, 0, ROOM)
+    upload.append(data)
+    if way == "a larger one came":
+        blobs.receive("d", new, 0, new.size - 1).close()
+    else:
+        blobs.discard_all("d")
+    with pytest.raises(Unavailable, match="another upload"):
+        upload.finish()
+    assert blobs.uploaded("d", old) == 0
+
+
+def test_how_much_has_arrived_can_be_asked_while_the_last_bytes_are_verified(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data[:-1])
+    real, last = Path.stat, [data[-1:]]
+
+    def stat(path: Path, **options: Any) -> os.stat_result:
+        found = real(path, **options)
+        if path.suffix == ".part" and last:
+            upload.append(last.pop())
+            upload.finish()
+        return found
+
+    monkeypatch.setattr(Path, "stat", stat)
+    assert blobs.uploaded("d", blob) in (0, blob.size - 1, blob.size)
+    assert not last
+    assert blobs.uploaded("d", blob) == blob.size
+
+
 def test_uploads_that_bring_nothing_do_not_pile_up(
     blobs: Blobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

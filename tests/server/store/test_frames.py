@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from fedserver.store.content import frames
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.frames import Frame, Frames
 from shoal.core.exchange import wire
+from tests.waiting import HANG, until
 
 MODEL = {"w": np.arange(6, dtype=np.float32)}
 NAME = "ab" * 32
@@ -55,6 +57,64 @@ def test_a_frame_comes_although_its_first_caller_left_and_closed_the_file(path: 
         assert len(os.listdir("/proc/self/fd")) == before - 1  # no descriptor stays open
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("when", ["at once", "while it is read"])
+def test_one_who_leaves_takes_a_small_blob_from_no_one(
+    path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    real, begun, go_on = frames._read, threading.Event(), threading.Event()
+
+    def read(*call: int) -> Frame:
+        begun.set()
+        assert go_on.wait(HANG)
+        return real(*call)
+
+    monkeypatch.setattr(frames, "_read", read)
+
+    async def story() -> None:
+        cut, before = Frames(), len(os.listdir("/proc/self/fd"))
+        first = asyncio.create_task(cut.whole(path, NAME, len(DATA)))
+        await until(lambda: bool(cut._cut))
+        leaves = asyncio.create_task(cut.whole(path, NAME, len(DATA)))
+        if when == "while it is read":
+            await asyncio.to_thread(begun.wait, HANG)
+        else:
+            await asyncio.sleep(0)
+        leaves.cancel()
+        await asyncio.gather(leaves, return_exceptions=True)
+        go_on.set()
+        assert [await first, await cut.whole(path, NAME, len(DATA))] == [DATA, DATA]
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    asyncio.run(story())
+
+
+def test_a_small_blob_is_read_again_after_an_error_that_no_one_has_heard(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, fail, asked = os.pread, [OSError(5, "Input/output error")], list[int]()
+
+    def pread(*call: int) -> bytes:
+        asked.append(call[2])
+        if fail:
+            raise fail.pop()
+        return real(*call)
+
+    monkeypatch.setattr(os, "pread", pread)
+
+    async def story() -> None:
+        cut = Frames()
+        first = asyncio.create_task(cut.whole(path, NAME, len(DATA)))
+        await until(lambda: bool(cut._cut))
+        first.cancel()
+        await asyncio.gather(first, *cut._cut.values(), return_exceptions=True)
+        with pytest.raises(OSError, match="Input/output"):
+            await cut.whole(path, NAME, len(DATA))
+        assert await cut.whole(path, NAME, len(DATA)) == DATA
+
+    asyncio.run(story())
+    assert asked == [0, 0]
 
 
 def test_memory_is_bounded(path: Path) -> None:
