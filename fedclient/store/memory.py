@@ -89,11 +89,13 @@ class Memory:
         proposed = _read(self._folder / NEXT)
         if proposed is None or proposed.work != work:
             return
-        last = _read(self._path(proposed.run))
+        own = self._path(proposed.run)
+        last = _read(own)
         before = None if last is None else last.before if last.work == work else last.after
-        write(self._path(proposed.run), Record(proposed.run, work, before, proposed.after).to_bytes())
+        write(own, Record(proposed.run, work, before, proposed.after).to_bytes())
         crash.point("device.memory-settled")
-        for old in sorted(self._paths(), key=lambda path: path.stat().st_mtime)[:-RUNS]:
+        others = (path for path in self._paths() if path != own)  # from when the clock was ahead, maybe
+        for old in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - RUNS]:
             self._remove(old)
         self._remove(self._folder / NEXT)
         self._tidy()
