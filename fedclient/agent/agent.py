@@ -43,6 +43,7 @@ from shoal.core.errors import (
     SessionLost,
     ShoalError,
     TooFewSamples,
+    TooManyFiles,
     Unavailable,
     Unprotected,
 )
@@ -349,7 +350,7 @@ class Agent:
                 inline = await self._transfers.inline(result, most)
                 uploading = asyncio.create_task(self._transfers.upload(result, inline, check))
                 await self._while_wanted(task, heartbeat, uploading)
-            except (Unavailable, SessionLost):
+            except (Unavailable, SessionLost, TooManyFiles):  # which pass, and the result waits
                 raise
             except ShoalError as error:  # a result that the server rejects must still be reported
                 result, inline = Failure(error.code, str(error)), {}

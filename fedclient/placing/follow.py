@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fedclient.store.state import MODEL, PLACEMENT, read_json
@@ -69,8 +70,10 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
     environment. One that fails runs again the next time.
     """
     placed = read_json(folder / PLACEMENT)
-    name, known = str(placed.get("model") or ""), folder / FOLLOWED
-    if not name or (known.exists() and known.read_bytes() == name.encode()):
+    name, followed, known = str(placed.get("model") or ""), folder / FOLLOWED, b""
+    with suppress(OSError):  # what cannot be read is written again
+        known = followed.read_bytes()
+    if not name or known == name.encode():
         return False
     where = {"SHOAL_RUN": str(placed.get("run")), "SHOAL_CLUSTER": str(placed.get("cluster"))}
     say(f"there is another model: cluster {placed.get('cluster')} of run {placed.get('run')}, {name[:12]}")
@@ -87,5 +90,5 @@ def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
         if ended.returncode:
             say(f"the hook ended with code {ended.returncode} and runs again the next time")
             return True
-    disk.write(known, name.encode())
+    disk.write(followed, name.encode())
     return True

@@ -31,7 +31,7 @@ ENDING = 30.0
 """Seconds that a process has to end in order."""
 DIE_WITH_PARENT = 1
 """The option of prctl(): a signal for the process when the one that started it is gone. Only Linux has it."""
-NOT_NEEDED, STOPPED, DAMAGED = "no run needed this device", "it was stopped", "it is damaged"
+NOT_NEEDED, STOPPED, NOT_OPENED = "no run needed this device", "it was stopped", "it cannot be opened"
 """Outcomes of a trial that say nothing about the release."""
 Say = Callable[[str], None]
 
@@ -92,12 +92,12 @@ def _try(folder: SoftwareFolder, standing: Standing, lines: Sequence[Sequence[st
         say(f"version {version} is tried")
         try:
             why = _outcome(lines, _variables(folder, folder.opened(version)))
-        except BadPayload as error:
-            why = DAMAGED
+        except (BadPayload, StorageFault) as error:
+            why = NOT_OPENED
             say(str(error))
     if not why:
         standing, said = standing.adopted(), "has done its first task, and runs from now on"
-    elif why == DAMAGED:
+    elif why == NOT_OPENED:
         standing, said = standing.dropped(), "is fetched again"
     elif why in (STOPPED, NOT_NEEDED):
         standing, said = standing.stopped(), f"is tried another time: {why}"

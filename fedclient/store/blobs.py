@@ -128,10 +128,10 @@ class BlobStore:
         return unpack(weights.manifest, memoryview(mapped))
 
     def chunks(self, blob: BlobRef, start: int) -> Iterator[bytes]:
-        """The bytes of a blob that is here, from `start` on."""
-        at, began = start, time.monotonic()
+        """The bytes of a blob that is here, from `start` on. Raises StorageFault."""
+        at, began, path = start, time.monotonic(), self.path(blob)
         try:
-            with self.path(blob).open("rb", buffering=0) as file:
+            with storing(path), path.open("rb", buffering=0) as file:
                 file.seek(start)
                 while chunk := file.read(self._line.next(at, CHUNK)):
                     at += len(chunk)

@@ -13,13 +13,12 @@ for example because its result was damaged. What cannot be read any more is forg
 """
 
 import hashlib
-from collections.abc import Collection, Iterator
-from contextlib import suppress
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedclient.store.blobs import BlobStore
-from shoal.core.errors import BadPayload
+from shoal.core.errors import BadPayload, StorageFault, TooManyFiles
 from shoal.core.exchange.payload import Part, Payload, Weights
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.types import RunId, Tensors
@@ -90,11 +89,13 @@ class Memory:
         proposed = _read(self._folder / NEXT)
         if proposed is None or proposed.work != work:
             return
-        last = _read(self._path(proposed.run))
+        own = self._path(proposed.run)
+        last = _read(own)
         before = None if last is None else last.before if last.work == work else last.after
-        write(self._path(proposed.run), Record(proposed.run, work, before, proposed.after).to_bytes())
+        write(own, Record(proposed.run, work, before, proposed.after).to_bytes())
         crash.point("device.memory-settled")
-        for old in sorted(self._paths(), key=lambda path: path.stat().st_mtime)[:-RUNS]:
+        others = (path for path in self._paths() if path != own)  # from when the clock was ahead, maybe
+        for old in sorted(others, key=lambda path: path.stat().st_mtime)[: 1 - RUNS]:
             self._remove(old)
         self._remove(self._folder / NEXT)
         self._tidy()
@@ -117,8 +118,9 @@ class Memory:
     def _path(self, run: RunId) -> Path:
         return self._folder / hashlib.sha256(run.encode()).hexdigest()
 
-    def _paths(self) -> Iterator[Path]:
-        return self._folder.glob("[0-9a-f]" * 64)
+    def _paths(self) -> list[Path]:
+        with storing(self._folder):
+            return list(self._folder.glob("[0-9a-f]" * 64))
 
     def _remove(self, path: Path) -> None:
         with storing(path):
@@ -133,6 +135,11 @@ class Memory:
 
 
 def _read(path: Path) -> Record | None:
-    with suppress(OSError, BadPayload):
-        return Record.from_bytes(path.read_bytes())
-    return None
+    """None for what is not there or damaged. Raises TooManyFiles, which says nothing of the file."""
+    try:
+        with storing(path):
+            return Record.from_bytes(path.read_bytes())
+    except TooManyFiles:
+        raise
+    except (StorageFault, BadPayload):
+        return None

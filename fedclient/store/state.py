@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclient.store.memory import Memory
-from shoal.core.errors import BadPayload, ConfigError, DiskFull, InUse
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, InUse, StorageFault, TooManyFiles
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
 from shoal.shell import crash
@@ -157,12 +157,21 @@ class Outbox:
         self.memory.settle(key)
 
     def pending(self) -> tuple[str, Report] | None:
-        """The result, if there is one. A damaged file is deleted, and the work is done again."""
-        for path in sorted(self._folder.glob("[!.]*")):
+        """The result, if there is one. A damaged file is deleted, and the work is done again.
+
+        Raises TooManyFiles, which says nothing of the file, and StorageFault.
+        """
+        with storing(self._folder):
+            found = sorted(self._folder.glob("[!.]*"))
+        for path in found:
             try:
-                return path.name, report_from_bytes(path.read_bytes())
-            except (OSError, BadPayload):
-                path.unlink(missing_ok=True)
+                with storing(path):
+                    return path.name, report_from_bytes(path.read_bytes())
+            except TooManyFiles:
+                raise
+            except (StorageFault, BadPayload):
+                with storing(path):
+                    path.unlink(missing_ok=True)
         return None
 
     def kept_at(self, key: str) -> float | None:

@@ -1,13 +1,15 @@
 """A device whose disk is full says so, keeps what it has, and goes on when there is room."""
 
+import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Outbox, Status
-from shoal.core.errors import DiskFull, StorageFault
+from shoal.core.errors import DiskFull, StorageFault, TooManyFiles
 from shoal.core.exchange.link import Failure, Outcome, Receipt
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device, trained
@@ -45,6 +47,28 @@ def test_work_that_found_the_disk_full_is_done_again(device: Device, server: Mem
     device.run()
     assert device.executor.performed == [1, 1, 2]
     assert not any(isinstance(report.result, Failure) for report in server.reports)
+
+
+@pytest.mark.parametrize(("code", "again"), [(errno.EMFILE, True), (errno.EIO, False)])
+def test_a_result_that_cannot_be_read_is_sent_again_or_reported(
+    device: Device, server: MemoryServer, monkeypatch: pytest.MonkeyPatch, code: int, again: bool
+) -> None:
+    """Without a file descriptor it waits; what a disk has lost the round goes on without."""
+    real, left = Path.open, [code]
+
+    def fails_once(path: Path, *args: Any, **given: Any) -> Any:
+        if given.get("buffering") == 0 and left:
+            raise OSError(left.pop(), "it cannot be opened", str(path))
+        return real(path, *args, **given)
+
+    monkeypatch.setattr(Path, "open", fails_once)
+    if again:
+        with pytest.raises(TooManyFiles):
+            device.run()
+        assert not server.reports
+    device.run()
+    assert device.executor.performed == [1, 2]
+    assert [isinstance(report.result, Failure) for report in server.reports] == [not again, False]
 
 
 @pytest.mark.parametrize("error", [DiskFull, StorageFault])

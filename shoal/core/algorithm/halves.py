@@ -35,7 +35,7 @@ class State(Protocol):
     operator's minimum, has a property `enough`: how many of them suffice; 0 where the minimum holds. If only
     devices of the last round can go on with it, a property `begun_by` names these; otherwise it is empty.
     One that has to begin again, because too few devices took part, has a property `begun_again`: how often in
-    a row. The next round then waits as after so many abandoned ones.
+    a row. The next round then waits as after this many abandoned ones.
 
     A state that can begin with the groups of an earlier run, which a parameter `of` names, has a method
     `begun_for`, from the cluster of each device to that state.

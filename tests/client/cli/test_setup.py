@@ -1,6 +1,7 @@
 """Verbs around a device's life: new, doctor, service, leave, completion, and what place --follow does."""
 
 import asyncio
+import errno
 import io
 import json
 import os
@@ -227,6 +228,25 @@ def test_the_hook_runs_once_for_each_model_and_again_after_it_failed(tmp_path: P
     assert lines[0].split()[1:] == ["digits", str(tmp_path / "model.safetensors")]
     with pytest.raises(ConfigError, match="cannot be read"):
         command_of("echo 'x")
+
+
+def test_a_note_of_the_last_hook_that_the_disk_has_lost_runs_it_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bare error would end the program that follows, after each start again."""
+    (tmp_path / "placement.json").write_text(json.dumps({"model": "a" * 64}))
+    assert announce(tmp_path, [], [].append)
+    read = Path.read_bytes
+
+    def lost(path: Path) -> bytes:
+        if path.name == "followed":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return read(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", lost)
+        assert announce(tmp_path, [], [].append)
+    assert not announce(tmp_path, [], [].append)
 
 
 def test_a_device_that_follows_ends_for_a_fault_at_the_beginning_and_for_none_later() -> None:

@@ -1,6 +1,7 @@
 """A device between two tasks: which release it takes from where, and what it keeps of it."""
 
 import asyncio
+import errno
 import ssl
 import threading
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import trustme
@@ -16,7 +18,8 @@ import trustme
 import shoal
 from fedclient.config import ClientConfig, UpdatesConfig
 from fedclient.software.folder import SoftwareFolder, folder_of
-from fedclient.software.standing import Standing
+from fedclient.software.launching import _try
+from fedclient.software.standing import STARTS, Standing
 from fedclient.software.updates import Updates
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.identity.release import Release
@@ -75,6 +78,25 @@ def test_a_release_that_failed_makes_room_for_a_patch(device: Owned) -> None:
     device.maker.publish(PATCH)
     assert device.between()
     assert device.folder.standing().trial == PATCH
+
+
+def test_a_disk_without_room_to_unpack_says_nothing_of_a_release(
+    device: Owned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is fetched at the next look, when there may be room, and not given up after three full disks."""
+
+    def full(archive: ZipFile, path: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    device.maker.publish(PATCH)
+    with monkeypatch.context() as patched:
+        patched.setattr(ZipFile, "extractall", full)
+        for _ in range(STARTS + 1):
+            assert device.between()
+            assert _try(device.folder, device.folder.standing(), [], device.said.append) == Standing()
+    assert sum("No space left on device" in line for line in device.said) == STARTS + 1
+    assert device.between()
+    assert device.folder.opened(PATCH).is_dir()
 
 
 def test_an_older_release_is_never_taken(device: Owned) -> None:

@@ -157,6 +157,11 @@ def test_loading_what_is_not_there_or_not_as_long(store: BlobStore) -> None:
         store.load(weights)
 
 
+def test_sending_what_is_not_there_is_a_fault_of_the_disk(store: BlobStore) -> None:
+    with pytest.raises(StorageFault, match=BLOB.sha256):
+        list(store.chunks(BLOB, 0))
+
+
 def test_trim_keeps_the_newest_and_what_is_in_use(store: BlobStore) -> None:
     kept = [store.keep({"w": np.full(100, value)}).blob for value in range(4)]
     for age, blob in enumerate(reversed(kept)):

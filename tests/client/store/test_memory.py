@@ -85,6 +85,19 @@ def test_a_disk_without_room_for_the_folder_is_a_full_disk(
     propose(outbox.memory, FIRST, 1.0)
 
 
+def test_a_clock_that_was_ahead_makes_no_run_older_than_others(outbox: Outbox) -> None:
+    """It would be forgotten with each task, and begin from nothing with the next one."""
+    for number in range(module.RUNS):
+        propose(outbox.memory, FIRST, 1.0, f"other {number}")
+        outbox.keep(FIRST, report())
+    for path in files(outbox._folder.parent):
+        os.utime(path, (1e10, 1e10))
+    propose(outbox.memory, SECOND, 2.0)
+    outbox.keep(SECOND, report())
+    assert remembered(outbox.memory, THIRD) == 2.0
+    assert len(list(outbox.memory._paths())) == module.RUNS
+
+
 def test_work_that_is_done_again_starts_from_what_it_started_from(outbox: Outbox) -> None:
     memory = outbox.memory
     for work, value in ((FIRST, 1.0), (SECOND, 2.0)):

@@ -1,14 +1,16 @@
 """A device's folder: its name, its lock, the result that waits, what it did last."""
 
 import asyncio
+import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedclient.agent.reporter import Reporter
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, Status, read_json
-from shoal.core.errors import ConfigError, InUse
+from shoal.core.errors import ConfigError, InUse, TooManyFiles
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
 
@@ -64,6 +66,28 @@ def test_what_a_crash_left_unfinished_is_removed_by_the_next_start(tmp_path: Pat
         assert sorted(os.listdir(folder.root)) == sorted(["lock", "outbox", *others])
         assert not any(os.listdir(folder.root / name) for name in others)
         assert os.listdir(folder.outbox) == ["a" * 64]
+
+
+def test_a_lack_of_file_descriptors_costs_no_result_and_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes, and what is deleted meanwhile was paid for."""
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.memory.propose("r1", "a" * 64, {"value": np.array(1.0)})
+    outbox.keep("a" * 64, REPORT)
+
+    def none_left(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", none_left)
+        for step in (outbox.pending, lambda: outbox.memory.forget(["r1"]), outbox.clear):
+            with pytest.raises(TooManyFiles):
+                step()
+    assert outbox.pending() == ("a" * 64, REPORT)
+    remembered = outbox.memory.before("r1", "b" * 64)
+    assert remembered is not None
+    assert remembered["value"] == 1.0
 
 
 def test_the_outbox_holds_one_result(tmp_path: Path) -> None:
