@@ -174,16 +174,6 @@ class Releases:
         removed = [row["run"] for row in self._db.rows("removed", "ORDER BY run")]
         return [*self.names(run), *(name for name in removed if name.startswith(f"{run}{AT}"))]
 
-    def all(self) -> dict[str, ReleaseRecord | str]:
-        """Every release, oldest first; in place of one whose row cannot be read, the reason."""
-        found: dict[str, ReleaseRecord | str] = {}
-        for name in self.names():
-            try:
-                found[name] = self.get(name)
-            except (DataFault, DamagedRow) as error:
-                found[name] = str(error)
-        return found
-
     def moves(self) -> dict[str, list[Move]]:
         """For each channel what it was given, oldest first; the last is what it has now."""
         found: dict[str, list[Move]] = {}
