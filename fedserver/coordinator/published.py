@@ -108,17 +108,19 @@ class Published:
     async def named(self, name: str) -> str:
         """The release of this name, or the one that the channel of this name has. Raises NotFound; Refused
         where the channel has none."""
-        known = await self._storage.call(self._storage.releases.names)
-        if name in known:
+        releases = self._storage.releases
+        if await self._storage.call(releases.has, name):
             return name
-        channels = await self._storage.call(self._storage.releases.latest)
-        if name == STABLE or name in channels:
-            if name in channels and channels[name].release:
-                return channels[name].release
+        last = await self._storage.call(releases.last_of, name)
+        if last is not None and last.release:
+            return last.release
+        if name == STABLE or last is not None:
             raise Refused(
                 f"the channel {name} has no release yet",
                 "a run that finishes and has learned makes one; until then, ask for a run by its name",
             )
+        known = await self._storage.call(releases.names)
+        channels = await self._storage.call(releases.latest)
         everything = [*{*self._runs, *known, STABLE, *channels}]
         raise NotFound(f"there is no run, release or channel {name!r}", near(name, everything))
 
@@ -268,7 +270,7 @@ class Published:
                     self._storage.releases.use, Move(name, "", at=time.time(), why="it was ended")
                 )
             return
-        if name not in await self._storage.call(self._storage.releases.names):
+        if not await self._storage.call(self._storage.releases.has, name):
             raise NotFound(f"there is no release or channel {name!r}")
         await self.check_unused(name)
         await self._storage.when_space(self._storage.releases.remove, [name])

@@ -16,8 +16,10 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.coordinator.watching import watched
 from fedserver.store.identities.records import DeviceStanding
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.records import Move, Standing
 from fedserver.store.releases import STABLE, Card, ReleaseRecord
+from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.core.verdict import mean_with_error
@@ -64,8 +66,18 @@ class ReleaseApi:
         await self._coordinator.in_turn(self._coordinator.published.remove(name))
 
     async def all(self) -> list[ReleaseSummary]:
-        """All releases, newest first; one that cannot be read says why."""
-        found = await self._storage.call(self._storage.releases.all)
+        """All releases, newest first; one that cannot be read says why.
+
+        A card takes milliseconds to read, and there may be thousands: other calls come in between.
+        """
+        found = dict[str, ReleaseRecord | str]()
+        for name in await self._storage.call(self._storage.releases.names):
+            try:
+                found[name] = await self._storage.call(self._storage.releases.get, name)
+            except NotFound:  # it was removed meanwhile
+                continue
+            except (DataFault, DamagedRow) as error:
+                found[name] = str(error)
         return (await self._summaries(found))[::-1]
 
     async def channels(self) -> Mapping[str, list[Move]]:

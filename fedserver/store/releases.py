@@ -164,21 +164,15 @@ class Releases:
         query = "SELECT release FROM model_releases WHERE ? IN ('', run) ORDER BY rowid"
         return [name for (name,) in self._db.query(query, (run,))]
 
+    def has(self, release: str) -> bool:
+        """Whether there is a release of this name."""
+        return bool(self._db.query("SELECT 1 FROM model_releases WHERE release = ?", (release,)))
+
     def taken(self, run: RunId) -> list[str]:
         """The names that releases of a run have or had: no other release gets that of one that was removed,
         by which devices and measurements still know it."""
         removed = [row["run"] for row in self._db.rows("removed", "ORDER BY run")]
         return [*self.names(run), *(name for name in removed if name.startswith(f"{run}{AT}"))]
-
-    def all(self) -> dict[str, ReleaseRecord | str]:
-        """Every release, oldest first; in place of one whose row cannot be read, the reason."""
-        found: dict[str, ReleaseRecord | str] = {}
-        for name in self.names():
-            try:
-                found[name] = self.get(name)
-            except (DataFault, DamagedRow) as error:
-                found[name] = str(error)
-        return found
 
     def moves(self) -> dict[str, list[Move]]:
         """For each channel what it was given, oldest first; the last is what it has now."""
@@ -188,10 +182,15 @@ class Releases:
         return found
 
     def latest(self) -> dict[str, Move]:
-        """What each channel was given last, which may be no release. Devices that follow a channel ask for
-        this every minute, and a channel gets a move from each run that finishes."""
+        """What each channel was given last, which may be no release."""
         last = "WHERE number IN (SELECT max(number) FROM channels GROUP BY channel) ORDER BY number"
         return {move.channel: move for move in map(_move_of, self._db.rows("channels", last))}
+
+    def last_of(self, channel: str) -> Move | None:
+        """What a channel was given last; None if it was never given any. Devices that follow a channel ask
+        for this every minute, and a channel gets a move from each run that finishes."""
+        rows = self._db.rows("channels", "WHERE channel = ? ORDER BY number DESC LIMIT 1", (channel,))
+        return _move_of(rows[0]) if rows else None
 
     def channels(self) -> dict[str, Move]:
         """What each channel has now; those that have none are left out."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from dataclasses import replace
 from hashlib import sha256
@@ -37,7 +38,7 @@ from tests.server.coordinator.test_graph import FITTING, start_with
 from tests.server.coordinator.test_run_changes import events
 from tests.server.servers import DEVICES, ROUNDS, link, models, scenario, server, start
 from tests.server.toys import Answer, Hands, honest, same_models, serve
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 
 def reaching(accuracy: float, number: int, classes: int = 2) -> Answer:
@@ -291,6 +292,39 @@ def test_a_damaged_release_is_shown_as_such_and_the_others_as_they_are(tmp_path:
             await after(second)
 
     asyncio.run(play())
+
+
+def test_a_list_of_many_releases_keeps_no_one_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else the store has to do comes between two of them, such as the removal of the next one."""
+    real, asked = Releases.get, threading.Event()
+
+    def get(releases: Releases, name: str) -> ReleaseRecord:
+        assert asked.wait(HANG)
+        return real(releases, name)
+
+    async def story(coordinator: Coordinator) -> None:
+        await trained(coordinator, "first", 0.7)
+        await trained(coordinator, "second", 0.8)
+        releases, storage = ReleaseApi(coordinator), coordinator.storage
+        await releases.create("first", "extra")
+        reading = threading.Event()
+
+        def begun(*call: Any) -> ReleaseRecord:
+            reading.set()
+            return get(*call)
+
+        monkeypatch.setattr(Releases, "get", begun)
+        listing = asyncio.create_task(releases.all())
+        await asyncio.to_thread(reading.wait, HANG)
+        removing = asyncio.create_task(storage.call(storage.releases.remove, ["first@extra"]))
+        await asyncio.sleep(0)  # it waits for the store now
+        asked.set()
+        assert [each.release for each in await listing] == ["second@3", "first@3"]
+        await removing
+
+    scenario(story, tmp_path)
 
 
 def _rewrite(coordinator: Coordinator) -> None:

@@ -41,7 +41,13 @@ def test_a_release_keeps_its_blobs_and_reads_as_it_was_written(engine: Engine, t
     assert (found.authority, found.signature) == ("ab12", b"\x00signed\xff")
     assert store.releases.channels() == {STABLE: move}
     assert made.blobs < blobs_in(engine, state), "the checkpoint that had them is gone"
+    assert [store.releases.has(each) for each in ("mnist@1", "mnist@2", STABLE)] == [True, False, False]
+    store.releases.use(other := Move("other", "mnist@1", at=4.5))
+    assert (store.releases.last_of(STABLE), store.releases.last_of("other")) == (move, other)
+    store.releases.use(Move("other", "", at=4.75))
     store.releases.use(Move(STABLE, "", at=5.0))
+    assert store.releases.last_of(STABLE) == Move(STABLE, "", at=5.0)
+    assert store.releases.last_of("mnist@1") is None
     assert store.releases.channels() == {}
     assert [each.release for each in store.releases.moves()[STABLE]] == ["mnist@1", ""]
     store.releases.remove(["mnist@1"])
