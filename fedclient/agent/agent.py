@@ -13,7 +13,7 @@ round without it.
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import partial
@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from fedclient import SOFTWARE
 from fedclient.agent.allowance import DEFAULT, Allowance
-from fedclient.agent.reporter import Reporter, named
+from fedclient.agent.reporter import REFUSALS, Reporter, named
 from fedclient.agent.transfers import Transfers
 from fedclient.faults import NoPart, TaskFailed, UnreadableTask
 from fedclient.net.backoff import FIRST_WAIT, Backoff, heard, patiently
@@ -36,16 +36,13 @@ from shoal.core.errors import (
     DiskFull,
     LedgerFault,
     NoConsent,
-    NoNewData,
     NotFound,
-    OverBudget,
     Refused,
     SessionLost,
     ShoalError,
-    TooFewSamples,
+    StorageFault,
     TooManyFiles,
     Unavailable,
-    Unprotected,
 )
 from shoal.core.exchange.link import (
     Failure,
@@ -66,8 +63,6 @@ from shoal.shell import crash
 T = TypeVar("T")
 
 
-FINAL = (NoConsent.code, NoNewData.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
-"""The failures with which a device refuses a run, as it will until its owner or the run's operator acts."""
 REST_SECONDS = 600.0
 """Seconds until an agent outside of its hours looks at the clock again, in case it was changed."""
 
@@ -111,17 +106,18 @@ class Agent:
         check_consent: Callable[[RunId, float], None] = lambda run, began: None,
         keep_reserved: Callable[[Collection[RunId]], None] = lambda runs: None,
         when_free: Callable[[], Awaitable[None]] | None = None,
+        waiting: Callable[[], Iterable[RunId]] = tuple,
     ) -> None:
         """note_failure: writes the code of a failure into the ledger, before the server learns of it.
 
         check_consent: see `fedclient.store.consent.Consents.check_since`. keep_reserved: gives back what is
         reserved in the ledger for all runs but these. when_free: awaited before the server is asked for work
-        while none is in progress.
+        while none is in progress. waiting: the runs that wait for the owner's consent.
         """
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._note_failure, self._check_consent = note_failure, check_consent
-        self._keep_reserved, self._when_free = keep_reserved, when_free
+        self._keep_reserved, self._when_free, self._waiting = keep_reserved, when_free, waiting
         # Failures in a row: of calls that no one answers, of sessions in which nothing was done, of tasks.
         self._chance = chance or Random()
         self._calls, self._sessions, self._faults = (Backoff(self._chance) for _ in range(3))
@@ -238,8 +234,19 @@ class Agent:
                 await asyncio.wait_for(self._link.leave(), MOMENT)
 
     async def _idle(self, idle: Idle) -> None:
-        self._reporter.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
+        if not self._asks_owner(idle.going_on or ()):  # who matters more than what the server waits for
+            self._reporter.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
         await asyncio.sleep(self._calls.between(idle.earliest, idle.latest))
+
+    def _asks_owner(self, runs: Collection[RunId]) -> bool:
+        """Report which of these runs wait for the owner's consent. Returns whether one does."""
+        asking: list[RunId] = []
+        with contextlib.suppress(NoConsent, StorageFault):  # a task that needs it says so
+            asking = [run for run in self._waiting() if run in runs]
+        if asking:
+            give = "asks for your consent: fedclient consent give"
+            self._reporter.doing("; ".join(f"run {run} {give} {run}" for run in asking))
+        return bool(asking)
 
     async def _recover(self, error: ShoalError) -> None:
         self._reporter.failed(error)
@@ -395,8 +402,9 @@ class Agent:
         self._reporter.ended(task, receipt, result)
         self._refused.pop(task.run, None)
         if isinstance(result, Failure):
-            if result.code in FINAL:
+            if result.code in REFUSALS:
                 self._refused[task.run] = result
+                self._asks_owner({task.run})
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:
             await self._recover(Refused(f"{named(task)}: {receipt.reason}", "ask the server's operator"))

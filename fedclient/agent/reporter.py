@@ -7,12 +7,24 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedclient.store.state import Status
-from shoal.core.errors import LearnerFault, NoConsent, ShoalError, StorageFault
+from shoal.core.errors import (
+    LearnerFault,
+    NoConsent,
+    NoNewData,
+    OverBudget,
+    ShoalError,
+    StorageFault,
+    TooFewSamples,
+    Unprotected,
+)
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Task
 from shoal.core.exchange.payload import Payload, Settings
 from shoal.core.texts import measure
+from shoal.core.types import RunId
 from shoal.shell.console import continued
 
+REFUSALS = (NoConsent.code, NoNewData.code, OverBudget.code, Unprotected.code, TooFewSamples.code)
+"""The failures with which a device refuses a run, as it will until its owner or the run's operator acts."""
 PAUSE = 1.0
 """Seconds between two writes of the status, which many short tasks would have written all the time."""
 
@@ -29,6 +41,8 @@ class Reporter:
         self.failure: ShoalError | None = None
         """Why the last task has no result that counts; None if it has one."""
         self._root, self._progress, self.say = root, progress, say
+        self._refusals: dict[RunId, str] = {}
+        """What was said last of each run that this device refuses."""
         self._next = 0.0
         self._later: asyncio.Task[None] | None = None
 
@@ -57,9 +71,13 @@ class Reporter:
     def ended(self, task: Task, receipt: Receipt, result: Payload | Failure) -> None:
         """The report of a result was answered."""
         self.status.outcome = receipt.outcome.value
+        if isinstance(result, Failure) and receipt.outcome is Outcome.ACCEPTED:
+            self.status.outcome = result.code  # what was accepted is that there is no result
         self.status.tasks += 1
-        if isinstance(result, Payload) and self.status.error.get("code") == NoConsent.code:
-            self.status.error = {}  # the owner has consented since
+        if isinstance(result, Payload) and (said := self._refusals.pop(task.run, "")):
+            error = self.status.error
+            if (error.get("code"), error.get("message")) == (NoConsent.code, said):
+                self.status.error = {}  # the owner has consented since
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
             said = f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}"
             self.say(continued(said))
@@ -68,9 +86,14 @@ class Reporter:
         self._save()
 
     def failed(self, error: ShoalError) -> None:
-        """Something went wrong; the agent continues."""
+        """Something went wrong; the agent continues. That a run asks again for what is refused is not printed
+        again."""
         self.failure = error
         self.note(error)
+        if error.code in REFUSALS:
+            if self._refusals.get(self.status.run) == error.message:
+                return
+            self._refusals[self.status.run] = error.message
         lines = [f"error[{error.code}]: {continued(error.message)}"]
         if isinstance(error, LearnerFault) and error.details:
             lines.insert(0, error.details.rstrip())

@@ -72,6 +72,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     check_consent=settings.consents.check_since,
                     keep_reserved=ledger.keep_only,
                     when_free=when_free,
+                    waiting=settings.consents.waiting,
                 )
                 freeze_loaded()
                 caught = await until_signal(agent.run(until))

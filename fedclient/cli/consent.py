@@ -8,7 +8,6 @@ import click
 
 from fedclient.cli.options import configured, own_options
 from fedclient.config import ClientConfig
-from fedclient.store.consent import EVERYTHING
 from fedclient.store.state import DeviceFolder
 from shoal.shell.console import Result, printable, verb
 
@@ -44,7 +43,7 @@ def consent(settings: ClientConfig, step: str | None, run: str, everything: bool
 
 def _asked(settings: ClientConfig) -> Result:
     """What there is, and then the owner's answers, if there is someone to ask."""
-    found, waiting = _show(settings), _waiting(settings)
+    found, waiting = _show(settings), settings.consents.waiting()
     if not waiting:
         return found
     if not sys.stdin.isatty() or click.get_current_context().params.get("as_json"):
@@ -55,21 +54,10 @@ def _asked(settings: ClientConfig) -> Result:
         what = printable(f"may run {run} have, without a guarantee: {', '.join(missing)}?")
         if click.confirm(what, err=True):
             settings.consents.give(run)
-    left = [f"run {run} goes on without this device" for run in _waiting(settings)]
-    allowed = [f"run {run} may have what it asked for" for run in waiting if run not in _waiting(settings)]
+    still = settings.consents.waiting()
+    left = [f"run {run} goes on without this device" for run in still]
+    allowed = [f"run {run} may have what it asked for" for run in waiting if run not in still]
     return replace(_show(settings), text="\n".join([*allowed, *left]))
-
-
-def _waiting(settings: ClientConfig) -> dict[str, list[str]]:
-    """What each run waits for. A run that its owner has refused waits for nothing."""
-    kept = settings.consents
-    given, refused = kept.given(), kept.refused()
-    found = {
-        run: [what for what in asked if not {what, EVERYTHING} & {*given.get(run, ())}]
-        for run, asked in kept.asked().items()
-        if run not in refused
-    }
-    return {run: missing for run, missing in found.items() if missing}
 
 
 def _show(settings: ClientConfig) -> Result:

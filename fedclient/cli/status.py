@@ -115,12 +115,13 @@ def text(found: dict[str, Any]) -> str:
         else found["trouble"] or "none: plain text"
     )
     lines = {
+        # First, as it may be that the owner is asked.
+        "agent": doing if found["running"] else f"not running; last: {doing}",
         "device": found["device"] or "has no name yet",
         "identity": known,
         **({"fingerprint": identity["fingerprint"]} if identity else {}),
         "server": f"{found['server']}: {answer[found['answers']]}" if found["server"] else "none is set",
         "software": _versions(found["software"]),
-        "agent": doing if found["running"] else f"not running; last: {doing}",
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
         "cluster": found["cluster"] or "none",
         "data": line(value_of(Findings, found["watch"])) if found["watch"] else "not watched",

@@ -131,6 +131,17 @@ class Consents:
         given = self.given()
         return [run for run in self._refusals() if run not in given]
 
+    def waiting(self) -> dict[RunId, list[str]]:
+        """What each run waits for. A run that its owner has refused waits for nothing. Raises NoConsent,
+        StorageFault."""
+        given, refused = self.given(), self.refused()
+        found = {
+            run: [what for what in asked if not {what, EVERYTHING} & {*given.get(run, ())}]
+            for run, asked in self.asked().items()
+            if run not in refused
+        }
+        return {run: missing for run, missing in found.items() if missing}
+
     def check_not_refused(self, run: RunId) -> None:
         """Raises NoConsent for a run to which consent was taken back, and not given again."""
         self._check_among(self._refusals(), run)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from shoal.core.exchange.payload import BlobRef, Payload, encode
 from shoal.core.types import Bytes
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device, train
-from tests.waiting import HANG
+from tests.waiting import HANG, until
 
 
 class Waits(list[str]):
@@ -28,6 +29,39 @@ class Waits(list[str]):
         super().append(text)
         if text.startswith("waiting for the server") and not self.device.consents.refused():
             self.device.consents.revoke("r1")
+
+
+def test_the_owner_is_told_that_a_run_asks_until_it_may_have_it(device: Device, server: MemoryServer) -> None:
+    """The long error is printed once for all asks, and stays until this run, and no other, has a result."""
+    asks, waits = "run r1 asks for your consent: fedclient consent give r1", "waiting: nothing to do"
+    other = replace(train(server, 3), run="r2")
+
+    def refuse() -> Failure:
+        device.consents.allows("r1", "weights")
+        return Failure("no-consent", "run r1 asks for weights, and you have not consented")
+
+    async def served() -> None:
+        serving = asyncio.create_task(device.agent().run())
+        await until(lambda: len(server.reports) == 2 and device.doing[-1] == asks)
+        status = device.reporter.status
+        assert (status.run, status.outcome, status.error["code"]) == ("r1", "no-consent", "no-consent")
+        assert waits not in device.doing
+        server.tasks = [other]
+        await until(lambda: len(server.reports) == 3 and device.doing[-1] == asks)
+        assert status.error["code"] == "no-consent"
+        device.consents.give("r1")
+        await until(lambda: device.doing[-1] == waits)
+        server.tasks = [train(server, 4)]
+        await until(lambda: len(server.reports) == 4 and device.doing[-1] == waits)
+        assert (status.outcome, status.error) == ("accepted", {})
+        serving.cancel()
+
+    server.going_on, server.tasks = ("r1", "r2"), [train(server, 1), train(server, 2)]
+    device.executor.before = [refuse, refuse]
+    asyncio.run(asyncio.wait_for(served(), HANG))
+    assert [text for text in device.said if "have not consented" in text] == [
+        "error[no-consent]: run r1 asks for weights, and you have not consented"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ class Device:
             NoJitter(),
             self.note_failure,
             self.consents.check_since,
+            waiting=self.consents.waiting,
         )
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
