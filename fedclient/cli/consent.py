@@ -67,7 +67,7 @@ def _show(settings: ClientConfig) -> Result:
     spent = {run: figures["spent"] for run, figures in runs.items() if figures["spent"]}
     reserved = {run: figures["reserved"] for run, figures in runs.items() if figures["reserved"]}
     asked, given, terms, refused = kept.asked(), kept.given(), kept.terms(), kept.refused()
-    rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
+    rules = _rules(settings)
     words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
     lines = [f"{name}: {words[rule]}" for name, rule in rules.items()]
     for run in dict.fromkeys([*terms, *asked, *given]):
@@ -91,10 +91,20 @@ def _show(settings: ClientConfig) -> Result:
     return Result(found, "\n".join(lines))
 
 
+def _rules(settings: ClientConfig) -> dict[str, bool | None]:
+    """The owner's rules for all runs; None: each run asks."""
+    return {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
+
+
 def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
     allowed = settings.consents.give(run, everything)
     listed = ["everything that it asks for" if what == "*" else what for what in allowed]
     lines = [f"run {run} may have: {'; '.join(listed)}"]
+    lines += [
+        f"but not what privacy.{name}: false in this device's settings rules out, which is stronger than consent"
+        for name, rule in _rules(settings).items()
+        if rule is False
+    ]
     start = "" if DeviceFolder(settings.state).busy() else f", once this runs: fedclient run{own_options()}"
     lines.append(f"the run asks again within minutes{start}")
     return Result({"run": run, "given": allowed}, "\n".join(lines))

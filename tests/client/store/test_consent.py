@@ -190,6 +190,8 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     assert "run r2: epsilon 5 was spent for it" in shown
     given = fedclient("give", "r1").out
     assert f"run r1 may have: {OPEN['off']}" in given.splitlines()
+    assert "but not what privacy.allow_plain_weights: false in this device's settings rules out" in given
+    assert "allow_unprotected" not in given
     assert f"run r1: {OPEN['off']}: allowed" in fedclient().out
     assert fedclient("revoke", "r1").code == 0
     assert f"run r1: {OPEN['off']}: refused" in fedclient().out
