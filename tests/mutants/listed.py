@@ -55,8 +55,8 @@ MUTANTS = (
     mutant(
         "the name of a new folder is not synced",
         "shoal/shell/disk.py",
-        "        folder.mkdir(mode=0o700, exist_ok=True)\n        sync_folder(folder.parent)\n",
-        "        folder.mkdir(mode=0o700, exist_ok=True)\n",
+        "            folder.mkdir(mode=0o700, exist_ok=True)\n            sync_folder(folder.parent)\n",
+        "            folder.mkdir(mode=0o700, exist_ok=True)\n",
         DISK,
     ),
     mutant(
