@@ -231,7 +231,7 @@ class Withdrawals:
         for name in dict.fromkeys((*back_to, *replay)):
             if (run := self._runs.get(name)) is not None:
                 await self._out_of(run, found.device, back_to.get(name, 0), name in replay)
-        await self._storage.when_space(self._storage.store.forget, found.device)
+        await self._storage.forget(found.device)
 
     async def _out_of(self, run: Run, device: DeviceId, back_to: int, replayed: bool) -> None:
         while True:

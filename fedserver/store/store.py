@@ -36,6 +36,7 @@ from fedserver.store.identities.dead_keys import beside
 from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
+from fedserver.store.journal.timeline import BEGIN, Place
 from fedserver.store.records import Standing
 from fedserver.store.releases import Releases
 from fedserver.store.reports import Reports
@@ -125,12 +126,16 @@ class Store:
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
+    def forget_figures(self, device: DeviceId, after: Place) -> Place | None:
+        """Delete what a device has measured in some rounds after this one: see `Timeline.forget`."""
+        with self.database.transaction():
+            return self.journal.timeline.forget(device, after)
+
     def forget(self, device: DeviceId) -> None:
-        """Delete what is stored of a device that was withdrawn, but for what states of runs contain, and what
-        has to be accounted for: its name in the registry, what it has paid, logs. Safe to repeat."""
+        """Delete all else that is stored of a device that was withdrawn, but for what states of runs contain,
+        and what has to be accounted for: its name in the registry, what it has paid, logs. Safe to repeat."""
         with self.database.transaction():
             names = self.reports.forget(device)
-            self.journal.timeline.forget(device)
             for table in ("newcomers", "rollout_counts", "answered"):
                 self.database.execute(f"DELETE FROM {table} WHERE device = ?", (device,))  # noqa: S608
             crash.point("server.device-forgetting")
@@ -307,6 +312,14 @@ class Storage:
         while (found := await self.call(self.runs.statements_of_all)) is None:
             pass
         return found
+
+    async def forget(self, device: DeviceId) -> None:
+        """Delete what is stored of a device: see `Store.forget_figures` and `Store.forget`. Other calls come
+        in between. Safe to repeat."""
+        after: Place | None = BEGIN
+        while after is not None:
+            after = await self.when_space(self.store.forget_figures, device, after)
+        await self.when_space(self.store.forget, device)
 
     def blob_cache(self, run: RunId) -> BlobCache:
         """A new blob cache for a run, whose methods are for `call`, too."""

@@ -17,7 +17,7 @@ from shoal.shell.disk import settle, storing, write_early
 
 class Upload:
     """One upload that is being received. A later one of the same blob closes it, and one of another blob may
-    delete its file: see `Blobs.receive`. Whoever goes on with it gets Unavailable then.
+    delete its file: see `Blobs.receive`. Anyone who goes on with it gets Unavailable then.
 
     blocks: gets the checksums of its blocks under its name, once the bytes are verified.
     turn: held while a later upload replaces this one, and while the bytes are verified and get their final

@@ -14,6 +14,13 @@ LARGEST = 32 << 20
 go first, and then its oldest rounds. A hundred devices take about three kilobytes a round."""
 ROUNDS, DEVICES = 500, 5_000
 """How many rounds are read at a time, and after how many devices in them the page ends."""
+FORGOTTEN = 100
+"""In how many rounds a device is forgotten at a time: a year of runs has ten thousand."""
+
+Place = tuple[RunId, int]
+"""A round of a run."""
+BEGIN: Place = ("", 0)
+"""Before all rounds."""
 
 
 class Timeline:
@@ -108,11 +115,18 @@ class Timeline:
             row = self._whole(run, row["round"])
             return unpack(row["summary"], row["devices"] if devices else b"")
 
-    def forget(self, device: DeviceId) -> None:
-        """Inside a transaction: delete what a device measured, and where its descriptor lay. That it took
-        part stays: it is what tells which models contain it."""
-        query = "SELECT run, round FROM timeline WHERE length(devices) > 0"
-        for run, number in list(self._db.query(query)):
+    def forget(self, device: DeviceId, after: Place) -> Place | None:
+        """Inside a transaction: delete what a device measured, and where its descriptor lay, in the next
+        `FORGOTTEN` rounds after this one. That it took part stays: it is what tells which models contain it.
+
+        Returns the last of these rounds; None if there were no more.
+        """
+        query = (
+            "SELECT run, round FROM timeline WHERE (run, round) > (?, ?) AND length(devices) > 0"
+            " ORDER BY run, round LIMIT ?"
+        )
+        places = [(run, number) for run, number in self._db.query(query, (*after, FORGOTTEN))]
+        for run, number in places:
             try:
                 row = self._whole(run, number)
                 found = unpack(row["summary"], row["devices"])
@@ -125,6 +139,7 @@ class Timeline:
                 self._db.execute(
                     "UPDATE timeline SET devices = ? WHERE run = ? AND round = ?", (packed, run, number)
                 )
+        return places[-1] if places else None
 
     def _whole(self, run: RunId, round: int) -> Row:
         """A row with all of its columns, which is verified, and restored if it is damaged."""

@@ -200,7 +200,7 @@ def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
 
 @pytest.mark.parametrize("way", ["a larger one came", "its device was withdrawn"])
 def test_an_upload_that_has_given_way_says_so_when_it_ends(blobs: Blobs, way: str) -> None:
-    """It is no fault of the disk, which an operator would be told of."""
+    """It is no fault of the disk, of which an operator would hear."""
     (old, data), (new, _) = sample(blobs, 1.0), sample(blobs, 2.0)
     upload = blobs.receive("d", old, 0, ROOM)
     upload.append(data)

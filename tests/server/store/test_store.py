@@ -11,6 +11,7 @@ import pytest
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.journal.journal import LOG_LINES
+from fedserver.store.journal.timeline import BEGIN
 from fedserver.store.records import (
     DeviceRecord,
     RunRecord,
@@ -244,6 +245,7 @@ def test_the_blobs_of_a_report_that_counts_no_more_go_with_it(engine: Engine, tm
     store.reports.withdraw("mnist", 1, "a")
     store.reports.withdraw("mnist", 1, "c")  # which has sent the model that the run began with
     assert blobs_in(engine, tmp_path / "state") == {digest(model(1.0)), digest(model(3.0))}
+    assert store.forget_figures("b", BEGIN) is None, "no round is over"
     store.forget("b")
     assert blobs_in(engine, tmp_path / "state") == {digest(model(1.0))}
     store.close()

@@ -1,16 +1,19 @@
 """The history of a run on disk: page by page, bounded, and gone with the run."""
 
+import asyncio
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedserver.store.journal import timeline
 from fedserver.store.journal.outcomes import KEPT
-from fedserver.store.store import Store
+from fedserver.store.journal.timeline import Place
+from fedserver.store.store import Storage, Store
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.records import (
@@ -31,7 +34,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def play(store: Store, rounds: int, devices: int = 20) -> None:
+def play(store: Store, rounds: int, devices: int = 20, run: str = "mnist") -> None:
     """Rounds of devices whose cluster never changes, so that only the first one assigns them."""
     assigned: dict[str, str] = {}
     for number in range(1, rounds + 1):
@@ -41,7 +44,7 @@ def play(store: Store, rounds: int, devices: int = 20) -> None:
         history = RoundHistory(number, "training", clusters=(ClusterRound("c0"),), devices=found)
         history = replace(history, digest=digest_of(history, assigned))
         assigned |= history.digest.assigned if history.digest else {}
-        store.runs.save_round("mnist", history, checkpoint(store, 1.0), 0, Memory())
+        store.runs.save_round(run, history, checkpoint(store, 1.0, run), 0, Memory())
 
 
 def read(store: Store, *, devices: bool = True) -> list[RoundHistory]:
@@ -138,6 +141,55 @@ def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(
     store.runs.save_round("mnist", closed(31), checkpoint(store, 1.0), 0, Memory())
     assert 1 <= len(read(store)) < 4
     assert read(store)[-1].round == 31
+
+
+def test_a_device_is_forgotten_in_some_rounds_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history of years takes long, and others use the store meanwhile."""
+    monkeypatch.setattr(timeline, "FORGOTTEN", 2)
+    order = list[str]()
+
+    def known(storage: Storage) -> list[list[bool]]:
+        """For each run, whether the figures of the device are known of each round."""
+        read = storage.journal.timeline.read
+        found = [
+            [next(each for each in rounds.devices if each.device == "d3") for rounds in read(run)]
+            for run in ("mnist", "other")
+        ]
+        return [[bool(each.examples) and each.loss is not None for each in rounds] for rounds in found]
+
+    def filled(storage: Storage) -> None:
+        storage.runs.add(RECORD, checkpoint(storage.store, 0.0))
+        storage.runs.add(replace(RECORD, run="other"), checkpoint(storage.store, 0.0, "other"))
+        play(storage.store, 3)
+        play(storage.store, 2, run="other")
+
+    async def story() -> None:
+        storage = await Storage.open(tmp_path / "state")
+        await storage.call(filled, storage)
+        assert await storage.call(known, storage) == [[True] * 3, [True] * 2]
+        real = storage.store.forget_figures
+
+        def forget(device: str, after: Place) -> Place | None:
+            order.append(f"after {after}")
+            others.append(asyncio.run_coroutine_threadsafe(storage.call(order.append, "another"), loop))
+            return real(device, after)
+
+        loop, others = asyncio.get_running_loop(), list[Any]()
+        monkeypatch.setattr(storage.store, "forget_figures", forget)
+        await storage.forget("d3")
+        await asyncio.gather(*map(asyncio.wrap_future, others))
+        assert await storage.call(known, storage) == [[False] * 3, [False] * 2]
+        found = await storage.call(storage.journal.timeline.read, "mnist")
+        assert [len(each.devices) for each in found] == [20] * 3
+        assert all(each.examples for each in found[0].devices if each.device != "d3")
+        await storage.close()
+
+    asyncio.run(story())
+    steps = [each for each in order if each != "another"]
+    assert steps == ["after ('', 0)", "after ('mnist', 2)", "after ('other', 1)", "after ('other', 2)"]
+    assert order.index("another") < order.index(steps[-1])
 
 
 def test_a_round_of_which_little_is_known_has_that(store: Store) -> None:
