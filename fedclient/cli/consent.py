@@ -101,7 +101,7 @@ def _give(settings: ClientConfig, run: str, everything: bool) -> Result:
     listed = ["everything that it asks for" if what == "*" else what for what in allowed]
     lines = [f"run {run} may have: {'; '.join(listed)}"]
     lines += [
-        f"but not what privacy.{name}: false in this device's settings rules out, which is stronger than consent"
+        f"but not what privacy.{name}: false in this device's settings rules out, consent or not"
         for name, rule in _rules(settings).items()
         if rule is False
     ]

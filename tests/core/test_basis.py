@@ -40,7 +40,7 @@ def test_the_first_basis_of_the_same_network_is_taken() -> None:
 
 
 def test_the_first_round_of_a_run_has_the_scale_of_the_earlier_encoder() -> None:
-    """Nobody is asked for one, so without it the first round would train on inputs in their own units."""
+    """No device is asked for one, so without it the first round would train on inputs in their own units."""
     scale = {MEAN: np.float32([2.0, 5.0, 9.0]), DEVIATION: np.float32([3.0, 1.0, 4.0])}
     earlier = basis(3)
     carries = replace(earlier, encoder=with_scale(earlier.encoder, scale))

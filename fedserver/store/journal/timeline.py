@@ -86,7 +86,7 @@ class Timeline:
 
         devices: whether to include the figures of devices, instead of a digest. most: how many rounds, 1 or
         more. A page ends before a round that is damaged for good, and one that would begin with it raises
-        DamagedRow or DataFault: whoever decides by a history has to know that it lacks one.
+        DamagedRow or DataFault: a decision by a history has to know that it lacks one.
         """
         found: list[RoundHistory] = []
         what = "devices" if devices else "x'' AS devices"

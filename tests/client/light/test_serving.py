@@ -227,15 +227,15 @@ def test_hostile_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
     serving(tmp_path, story)
 
 
-@pytest.mark.parametrize(("error", "told"), [(ConnectionResetError(), False), (ValueError("a bug"), True)])
+@pytest.mark.parametrize(("error", "said"), [(ConnectionResetError(), False), (ValueError("a bug"), True)])
 def test_a_program_that_hangs_up_leaves_no_traceback(
-    error: Exception, told: bool, capsys: pytest.CaptureFixture[str]
+    error: Exception, said: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
         raise error
     except Exception:
         _Server.handle_error(_Server.__new__(_Server), None, ("local", 0))
-    assert ("Traceback" in capsys.readouterr().err) is told
+    assert ("Traceback" in capsys.readouterr().err) is said
 
 
 def test_the_process_keeps_no_more_samples_than_it_tries_a_model_on(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_a_round_that_is_lost_hides_no_other_from_operators(store: Store, lost: 
             assert len(page) <= most
             found += [each.round for each in page]
         assert found == there
-    with pytest.raises(DataFault):  # whoever decides by it has to know
+    with pytest.raises(DataFault):  # what decides by it has to know
         read(store)
     assert store.runs.outcomes("mnist").last == there[-1]
 

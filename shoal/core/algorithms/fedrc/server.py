@@ -25,7 +25,7 @@ FIGURES = ("ensemble", "hard", "tuned")
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
     given, names = (model, *others), cluster_names(parameters.clusters)
-    # Equal weights of equal models stay equal for ever; those of a module are given equal.
+    # Equal weights of equal models stay equal forever; those of a module are given equal.
     models = several(given, names) if parameters.first == "equal" else begun(parameters.clusters, given)
     return State(parameters=parameters, models=models)
 

@@ -411,8 +411,8 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     # A sum over a cohort does not tell how its updates scatter.
     most = 0.0 if state.parameters.secure_aggregation else state.parameters.pooling
     # Groups that only updates tell do not show in descriptors.
-    alone = {} if state.by_updates else leaning(clustering.described, state.assignments)
-    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most, alone)
+    leans = {} if state.by_updates else leaning(clustering.described, state.assignments)
+    models, pooling = pooled(state.models, models, guard.spreads, state.pooling, most, leans)
     if state.progress + 1 > SETTLING * state.rounds and not state.parameters.as_published:
         # One that has fallen is not to be mixed with the one that was at fault. But one that begins again so
         # late keeps a part of what it is, as it has no time to learn from nothing.

@@ -64,19 +64,19 @@ def pooled(
     spreads: Mapping[ModelKey, Spread],
     pooling: Pooling,
     most: float,
-    alone: Mapping[ModelKey, float] = NOTHING,
+    leaning: Mapping[ModelKey, float] = NOTHING,
 ) -> tuple[dict[ModelKey, Tensors], Pooling]:
     """The clusters' models after a round with shared steps, and what the rounds have shown until now.
 
     before, after: the models of the clusters before the round, and as their own devices would make them.
     spreads: of the clusters whose models are means of this round's updates; others stay as in `after`.
-    most: the largest share, 0 to 1. alone: the share of clusters of one device, of that; without it they stay
-    as in `after`.
+    most: the largest share, 0 to 1. leaning: the share of a cluster of one device, of that; without one it
+    stays as in `after`.
     Memory: a model and a block for each cluster. Time: two passes over the models of the clusters.
     """
     keys = sorted(key for key in spreads if key in before and key in after)
     several = np.array([spreads[key].concentration < ALONE for key in keys], np.bool_)
-    if most <= 0.0 or len(keys) < 2 or (several.sum() < 2 and not alone):
+    if most <= 0.0 or len(keys) < 2 or (several.sum() < 2 and not leaning):
         return dict(after), pooling
     devices = np.array([1.0 / spreads[key].concentration for key in keys])
     among = devices[several] / devices[several].sum()
@@ -91,10 +91,10 @@ def pooled(
         alike = [key for key, one in zip(keys, several, strict=True) if one]
         scatter = np.array([spreads[key].square for key in alike])
         pooling = _after(pooling, alike, devices[several], scatter, float(distances.sum()))
-    shares = np.array(
-        [(pooling.share(key) if one else alone.get(key, 0.0)) for key, one in zip(keys, several, strict=True)]
-    )
-    shares *= most
+    own = [
+        pooling.share(key) if one else leaning.get(key, 0.0) for key, one in zip(keys, several, strict=True)
+    ]
+    shares = most * np.array(own)
     if not shares.any():
         return dict(after), pooling
     # The step of a device that is alone was compared with no other.

@@ -39,7 +39,7 @@ MAX_GROUPS = 32
 
 
 def can_tell(devices: int) -> bool:
-    """Whether updates of so many devices can tell groups: else their inner products need not be computed."""
+    """Whether updates of this many devices can show groups: else no one needs their inner products."""
     return MIN_DEVICES <= devices <= MAX_DEVICES
 
 

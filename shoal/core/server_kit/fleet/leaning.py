@@ -1,6 +1,6 @@
 """How much the model of a device that is a cluster of its own should lean on what all clusters learn.
 
-Few samples teach a network little, and it soon knows them by heart. What other devices learn helps such a
+Few samples teach a network little, and it soon memorizes them. What other devices learn helps such a
 device the more, the fewer samples it has, and the less devices differ. How much they do is the variance of
 the means of their classes, in units of the variance of a sample: 1 / that is the number of samples of a class
 after which its own mean says more than everyone's.
@@ -20,7 +20,7 @@ from shoal.core.server_kit.fleet.evidence import MEAN, evidence
 from shoal.core.types import DeviceId, ModelKey
 
 SAMPLES = 10.0
-"""A network needs so many times the samples that a mean needs. Chosen of 1, 4 and 10 on HAPT and digits,
+"""A network needs this many times the samples that a mean needs. Chosen of 1, 4 and 10 on HAPT and digits,
 seeds 40 and 41."""
 LEAST = 0.05
 """Devices count as differing by this much at least."""
