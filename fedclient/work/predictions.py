@@ -165,7 +165,9 @@ def header_of(path: Path) -> dict[str, str]:
 
 
 def _no_model(path: Path, error: Exception) -> DataFault:
-    return DataFault(f"{path} is not a model: {error}", "run `fedclient place` again")
+    return DataFault(
+        f"{path} is not a model: {error}", "give a safetensors file, or run `fedclient place` again"
+    )
 
 
 def write(path: Path, prediction: Prediction) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedserver.cli.text import table
 from fedserver.coordinator.status_types import WithdrawnRun
+from shoal.core.texts import plural
 
 if TYPE_CHECKING:
     from fedserver.authority.answers import Withdrawn
@@ -75,4 +76,4 @@ def _price(each: WithdrawnRun) -> str:
     pays = f"each pays at most epsilon {each.epsilon:g}" if each.epsilon else "at no epsilon"
     if math.isinf(each.epsilon):
         pays = "each pays for training by its samples"
-    return f"{each.rounds} rounds, {each.devices} other devices, {pays}: {how}"
+    return f"{plural(each.rounds, 'round')}, {plural(each.devices, 'other device')}, {pays}: {how}"
