@@ -123,11 +123,7 @@ def test_devices_without_new_data_sit_out_and_a_day_without_any_is_skipped(tmp_p
             passes(coordinator, "daily")
             await over(coordinator, "daily-2")
             assert coordinator.runs["daily-2"].engine.state.metrics.keys() == {"d1"}
-            assert coordinator.runs["daily-2"].answers == {
-                "d0": "no-new-data",
-                "d1": "yes",
-                "d2": "no-new-data",
-            }
+            assert (await log_of(coordinator, "daily-2")).count("[no-new-data]") == 2
             unchanged |= {"d1"}
             passes(coordinator, "daily-2")
             await until(lambda: "daily-3" in coordinator.runs)
