@@ -94,9 +94,11 @@ def test_a_small_blob_is_read_again_after_an_error_that_no_one_has_heard(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, fail, asked = os.pread, [OSError(5, "Input/output error")], list[int]()
+    left = threading.Event()
 
     def pread(*call: int) -> bytes:
         asked.append(call[2])
+        assert left.wait(HANG)
         if fail:
             raise fail.pop()
         return real(*call)
@@ -107,8 +109,11 @@ def test_a_small_blob_is_read_again_after_an_error_that_no_one_has_heard(
         cut = Frames()
         first = asyncio.create_task(cut.whole(path, NAME, len(DATA)))
         await until(lambda: bool(cut._cut))
+        reading = list(cut._cut.values())
         first.cancel()
-        await asyncio.gather(first, *cut._cut.values(), return_exceptions=True)
+        await asyncio.gather(first, return_exceptions=True)
+        left.set()
+        await asyncio.gather(*reading, return_exceptions=True)
         with pytest.raises(OSError, match="Input/output"):
             await cut.whole(path, NAME, len(DATA))
         assert await cut.whole(path, NAME, len(DATA)) == DATA
