@@ -5,6 +5,7 @@ names, 6 turned classes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shoal_lab.tables.papers.flux import DEFAULT, FLUX, METHODS
 from shoal_lab.tables.shared import KNOWN, MEASURES, SHIFTS, measured
@@ -83,8 +84,8 @@ TABLES: Sequence[Table] = (
         measures={"known": KNOWN},
         datasets=("mnist",),
         methods=[
-            Method(f"{label} {size}", method, fields={"samples": samples})
-            for label, method in (("Flux", "flux"), ("FedAvg", "fedavg"))
+            replace(method, label=f"{method.label} {size}", fields={"samples": samples})
+            for method in (FLUX, FEDAVG, DEFAULT)
             for size, samples in SIZES.items()
         ],
         columns=[
@@ -97,8 +98,7 @@ TABLES: Sequence[Table] = (
             for name, level in GROUPS.items()
         ],
         note="The paper does not name its four levels: 1, 3, 5 and 7 are our reading of FedAvg's figures "
-        "with "
-        "all data. Test phase: by `simulate --samples`.",
+        "with all data. Test phase: by `simulate --samples`.",
     ),
     Table(
         paper="flux",
