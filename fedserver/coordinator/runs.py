@@ -201,14 +201,14 @@ class Run:
         return self.storage.without_waits(time.monotonic())
 
     async def end(self, standing: Standing, reason: str) -> None:
-        """End the run, and withdraw its tasks."""
-        self.standing, self.reason, self.ended = standing, reason, time.time()
-        release, move, said = None, None, ""
+        """End the run, and withdraw its tasks. Who is told that it is over finds its release."""
+        release, move, said, now = None, None, "", time.time()
         if standing is Standing.FINISHED:
             release, move, said = await self._released(self)
-        ended = (self.run, standing, reason, self.ended, release, move)
+        ended = (self.run, standing, reason, now, release, move)
         await self.storage.when_space(self.storage.runs.end, *ended)
         crash.point("server.run-ended")
+        self.standing, self.reason, self.ended = standing, reason, now
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         if said:
             await self.note(said)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.placement import CannotPlace
+from fedserver.coordinator.runs import Run
 from fedserver.rpc.channel import SOCKET
 from fedserver.rpc.server import listen
 from shoal.core.errors import BadPayload, NotFound
@@ -50,6 +52,31 @@ def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
         assert (record.outcome, record.cluster, record.evidence) == ("placed", "global", "nothing")
         assert (record.models, record.reason) == (("global",), answer.assignment.reason)
         assert record.progress == coordinator.runs["toy"].engine.state.progress > 0
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_is_over_for_all_who_ask_only_when_its_release_is_there(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        making, go_on, make = asyncio.Event(), asyncio.Event(), coordinator.published.of_finished
+
+        async def held(run: Run) -> Any:
+            making.set()
+            await go_on.wait()
+            return await make(run)
+
+        coordinator.published.of_finished = held  # type: ignore[method-assign]
+        await start(coordinator)
+        serving = asyncio.create_task(serve_all(coordinator))
+        await making.wait()
+        over = coordinator.idle().finished, coordinator.summary(coordinator.runs["toy"]).over
+        go_on.set()
+        assert over == (False, False)
+        await serving
+        assert coordinator.summary(coordinator.runs["toy"]).over
+        answer = await DeviceApi(coordinator, "newcomer").place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.release == "toy@3"
 
     scenario(story, tmp_path)
 
