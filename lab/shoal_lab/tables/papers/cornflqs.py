@@ -66,9 +66,7 @@ TABLES: Sequence[Table] = (
         ],
         by_dataset=NETWORKS,
         note="The network has no activation between its layers, as in the authors' code, and Adam's rate "
-        "of 1e-3 "
-        "is theirs. CIFAR-10: ResNet-9 without flips and crops. Tables 1, 2 and 7 are means or examples "
-        "of these "
-        "cells.",
+        "of 1e-3 is theirs. CIFAR-10: ResNet-9 without flips and crops. Tables 1, 2 and 7 are means or "
+        "examples of these cells.",
     ),
 )

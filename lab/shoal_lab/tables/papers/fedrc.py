@@ -25,11 +25,9 @@ RESIDUAL: Mapping[str, Mapping[str, Any]] = {
 MEASURES = {"local": ("accuracy", "known"), "global": ("accuracy", "newcomers")}
 NOTE = (
     "The last round, not the one of best training accuracy; the last batch of an epoch is kept; "
-    "corruptions are "
-    "our own, 11 for 15. CIFAR's images are copied after they are dealt, so that no device is tested on what "
-    "it trains on. MobileNetV2 and ResNet-18 begin with random weights, where the paper's were "
-    "trained on "
-    "ImageNet."
+    "corruptions are our own, 11 for 15. CIFAR's images are copied after they are dealt, so that no device "
+    "is tested on what it trains on. MobileNetV2 and ResNet-18 begin with random weights, where the "
+    "paper's were trained on ImageNet."
 )
 NEWCOMERS = "Newcomers get one model, the one with the lowest loss on their labels; in the paper a mixture."
 

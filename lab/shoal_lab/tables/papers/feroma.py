@@ -67,8 +67,7 @@ TABLES: Sequence[Table] = (
             ],
             by_dataset=BY_DATASET,
             note="The label-free part of a newcomer's profile is of the 20 labeled samples of each class "
-            "too, "
-            "where the authors' is of all test samples.",
+            "too, where the authors' is of all test samples.",
         )
         for number, dataset in KNOWN_AND_FEW.items()
     ),

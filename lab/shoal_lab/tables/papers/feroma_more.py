@@ -1,5 +1,5 @@
-"""FEROMA's further tables: noise, numbers of devices, unseen distributions, masks, thresholds and "
-"distances."""
+"""FEROMA's further tables: noise, numbers of devices, unseen distributions, masks, thresholds and
+distances."""
 
 from collections.abc import Sequence
 
@@ -20,8 +20,7 @@ DISTANCES = {47: "px", 48: "py", 49: "pyx", 50: "pxy"}
 NAMES = {"E": "euclidean", "C": "cosine"}
 NOISE = (
     "Noise as FEROMA's paper writes it: a common epsilon, on the range of the latents. This is no "
-    "guarantee: see "
-    "docs/privacy.md."
+    "guarantee: see docs/privacy.md."
 )
 
 
@@ -109,8 +108,7 @@ TABLES: Sequence[Table] = (
             for share in (0, 20, 40, 60, 80, 100)
         ],
         note="Under P(X), with whose figures those of 0 % agree; the paper does not name the shift. A "
-        "device does "
-        "not train on the distribution it is tested on, but others may.",
+        "device does not train on the distribution it is tested on, but others may.",
     ),
     *(
         by_level(

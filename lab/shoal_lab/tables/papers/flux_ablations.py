@@ -24,10 +24,8 @@ from shoal_lab.tables.table import Column, Method, Table
 ALL = [mean_over_levels(shift, TEN) for shift in SHIFTS]
 NOISE = (
     "Noise as the paper writes it: a common epsilon, the range of the latents only. The authors' code "
-    "scaled by "
-    "the range of latents and random points together, about 3.4 times more noise on MNIST, and left "
-    "newcomers "
-    "without any. This is no guarantee: see docs/privacy.md."
+    "scaled by the range of latents and random points together, about 3.4 times more noise on MNIST, and "
+    "left newcomers without any. This is no guarantee: see docs/privacy.md."
 )
 
 
@@ -49,8 +47,7 @@ def grouped(number: int, title: str, datasets: Sequence[str]) -> Table:
         columns=ALL,
         by_dataset=BY_DATASET,
         note="The paper's other rows (unsupervised k-means, HDBSCAN, agglomerative clustering) are no "
-        "groupings "
-        "of ours; the default's likelihood is.",
+        "groupings of ours; the default's likelihood is.",
     )
 
 
@@ -90,8 +87,7 @@ TABLES: Sequence[Table] = (
                 "Flux-soft",
                 "flux-soft",
                 note="Mixes the models of the hard clusters by likeness; the paper weighs other devices' "
-                "updates, "
-                "without clusters.",
+                "updates, without clusters.",
             ),
             Method("Flux", "flux-dynamic", note="Watches for drift; the authors knew its round."),
             Method("Flux-dynamic (default)", "flux-dynamic", "default"),

@@ -13,9 +13,8 @@ SMALL = {"model": "resnet9", "clients": 20}
 FAST = {"model": "resnet18", "clients": 30}
 GIVEN = {"clusters": 3}
 EMBEDDED = (
-    "The encoder is the latent of a network like the trained one, trained before on a tenth of the "
-    "images that no "
-    "device gets, with the same labels; the paper's are foundation models."
+    "The encoder is the latent of a network like the trained one, trained before on a tenth of the images "
+    "that no device gets, with the same labels; the paper's are foundation models."
 )
 PUBLIC = {"public": 0.1}
 
@@ -56,9 +55,7 @@ TABLES: Sequence[Table] = (
             "imagenette": {**FAST, "changes": {"learning_rate": 0.01, "clusters": 5}},
         },
         note="The last round, not the one of best validation. Batches of 32, momentum 0.9 and 64 x 64 "
-        "pixels are "
-        "our reading. PACFL and FECFL on the paper's other inputs (PACFL on embeddings, FECFL on random "
-        "ones) are "
-        "not here.",
+        "pixels are our reading. PACFL and FECFL on the paper's other inputs (PACFL on embeddings, FECFL "
+        "on random ones) are not here.",
     ),
 )

@@ -180,6 +180,6 @@ class State(Clustered):
             return ()
         return (
             f"{self.clustering.classless} devices had too few samples, or too little budget left, to "
-            "describe "
-            "their classes with this privacy: groups of them that differ only by class are not found",
+            "describe their classes with this privacy: groups of them that differ only by class are "
+            "not found",
         )
