@@ -22,11 +22,9 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import scaling, summing
 from shoal.core.server_kit.aggregation import encoded
-from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
+from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.guard import Guard
-from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustering.assign import nearest_of
-from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.server_kit.ending import Ending
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, trained, training
@@ -262,20 +260,6 @@ def wholly(homes: Mapping[DeviceId, ModelKey]) -> dict[DeviceId, dict[ModelKey, 
     return {device: {key: 1.0} for device, key in homes.items()}
 
 
-def counted_once(state: S, reports: Sequence[Report]) -> S:
-    """The next model of a run with a single model, in whose mean each device counts once, whatever the number
-    of its samples."""
-    updates = {
-        device: Update(update.model, 1.0, loss=None if update.private else update.loss)
-        for device, update in trained(reports).items()
-    }
-    models, guard = combined_models(
-        state.models, {GLOBAL: updates}, state.parameters.aggregation, state.guard
-    )
-    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
-    return replace(state, models=models, guard=guard, assignments=assignments)
-
-
 def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, ModelKey]) -> S:
     """The models after a round in which each update counts in the cluster given by `groups`, whatever model
     its device started from.
@@ -336,43 +320,6 @@ def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     may_end = ends_by_itself(state.parameters) and not state.ending.settled
     return f"training round {state.progress + 1} of {'at most ' * may_end}{state.rounds}: {what}"
-
-
-# -- one clustering of updates, after a warm-up ------------------------------------------------------------
-
-
-def grouped_once(group: Callable[[S, Mapping[DeviceId, Tensors]], Labels]) -> Phases[S]:
-    """The phases of a run that trains one model at first, groups the devices once by their updates, and then
-    trains a model for each group.
-
-    The state's parameters have `warm_up`, rounds of the one model before the one that groups. The run starts
-    in `first_phase`. group: from the state and the devices' trained models, by device and sorted, to a label
-    for each, 0, 1, ... in the order of the first devices.
-    """
-
-    def take_warm_up(state: S, reports: Sequence[Report]) -> S:
-        after = take_train(state, reports)
-        over = after.phase == "warm_up" and after.progress >= state.parameters.warm_up
-        return replace(after, phase="group") if over else after
-
-    def take_group(state: S, reports: Sequence[Report]) -> S:
-        updates = {device: update.model for device, update in sorted(trained(reports).items())}
-        labels = group(state, updates)
-        names = cluster_names(int(labels.max()) + 1)
-        groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
-        # A device that took part before and is absent now has no cluster yet, and will choose one.
-        return advanced(replace(regrouped(state, reports, groups), assignments=groups), "clustered")
-
-    return {
-        "warm_up": (ask_train, take_warm_up),
-        "group": (ask_train, take_group),
-        "clustered": (ask_train, take_train),
-    }
-
-
-def first_phase(warm_up: int) -> str:
-    """The first phase of `grouped_once`."""
-    return "warm_up" if warm_up else "group"
 
 
 # -- clusters that form and merge ----------------------------------------------------------------------------
