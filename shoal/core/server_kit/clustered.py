@@ -7,7 +7,7 @@ phases, for any state that derives from `Clustered`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -24,6 +24,7 @@ from shoal.core.server_kit import scaling, summing
 from shoal.core.server_kit.aggregation import encoded
 from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.noised import rule_of
 from shoal.core.server_kit.clustering.assign import nearest_of
 from shoal.core.server_kit.ending import Ending
 from shoal.core.server_kit.initial import cluster_names
@@ -227,10 +228,10 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
     return Plan(tasks, title(state))
 
 
-def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
-    """The task to train a model with the run's parameters."""
+def train_task(state: Clustered, model: Tensors, key: ModelKey = "", formed: int = 0) -> Train:
+    """The task to train a model with the run's parameters. formed: see `settings`."""
     private = private_training(state.parameters, state.lessons)
-    return Train(model, settings(state, key), key, private=private)
+    return Train(model, settings(state, key, formed), key, private=private)
 
 
 def settings(state: Clustered, key: ModelKey = "", formed: int = 0) -> TrainingSettings:
@@ -248,11 +249,9 @@ def take_train(state: S, reports: Sequence[Report]) -> S:
 
 def averaged(state: S, reports: Sequence[Report]) -> S:
     """The average of each cluster's own devices' updates; a cluster without updates keeps its model."""
-    homes = {device: key for device in trained(reports) if (key := home(state, device)) is not None}
-    models, guard = next_models(
-        state.models, reports, state.parameters.aggregation, state.guard, wholly(homes)
-    )
-    return replace(state, models=models, guard=guard, assignments={**state.assignments, **homes})
+    found, rule = homes(state, trained(reports)), rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard, wholly(found))
+    return replace(state, models=models, guard=guard, assignments={**state.assignments, **found})
 
 
 def wholly(homes: Mapping[DeviceId, ModelKey]) -> dict[DeviceId, dict[ModelKey, float]]:
@@ -283,14 +282,19 @@ def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, Mod
     return replace(state, models=models, guard=guard, assignments={**state.assignments, **groups})
 
 
-def started_from(state: S, devices: Mapping[DeviceId, Any] | Sequence[DeviceId]) -> dict[DeviceId, Tensors]:
+def started_from(state: S, devices: Iterable[DeviceId]) -> dict[DeviceId, Tensors]:
     """The model that each device's training started from."""
-    return {device: state.models[key] for device in devices if (key := home(state, device)) is not None}
+    return {device: state.models[key] for device, key in homes(state, devices).items()}
 
 
 def home(state: S, device: DeviceId) -> ModelKey | None:
     """The cluster of a device; the only model, if there is one; None for a late device otherwise."""
     return state.assignments.get(device, next(iter(state.models)) if len(state.models) == 1 else None)
+
+
+def homes(state: S, devices: Iterable[DeviceId]) -> dict[DeviceId, ModelKey]:
+    """The clusters of these devices, without those that have none; see `home`."""
+    return {device: key for device in devices if (key := home(state, device)) is not None}
 
 
 def advanced(state: S, phase: str = "") -> S:
@@ -409,14 +413,13 @@ def ask_evaluate(
 
     measure: another task for a cluster, as the `measure` of `shoal.core.algorithm.measurement`.
     """
-    homes = {device: home(state, device) for device in present}
     tasks: dict[ModelKey, Message] = {
         key: measure(state, key)
         if measure
         else Evaluate(model, "test", key, rho=accuracy_cost(state.parameters))
         for key, model in state.models.items()
     }
-    return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
+    return Plan({device: tasks[key] for device, key in homes(state, present).items()}, "final evaluation")
 
 
 def take_evaluate(state: S, reports: Sequence[Report]) -> S:
