@@ -176,8 +176,7 @@ class Parameters(RoundParameters, PlacingParameters):
         "ensemble",
         "The prediction whose accuracy is reported: that of the ensemble by omega, of its heaviest model "
         "(hard), or of the ensemble after one more training on the device (tuned, FedRC-FT). The facts of "
-        "the "
-        "run have all three.",
+        "the run have all three.",
         rare=True,
     )
 
@@ -199,8 +198,7 @@ class Parameters(RoundParameters, PlacingParameters):
         if self.noise and (self.weighting == "mass" or self.replaceable):
             raise ConfigError(
                 "noise hides how much of a device's data a model explains, which weighting=mass and "
-                "replaceable "
-                "depend on",
+                "replaceable depend on",
                 "set weighting=samples, aggregation=mean and replaceable=0, or noise=0",
             )
 

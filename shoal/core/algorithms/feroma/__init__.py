@@ -77,8 +77,7 @@ class Parameters(DescriptorParameters, PlacingParameters):
     masks: int = setting(
         0,
         "M, the number of random halves of that part whose moments are averaged (S3). 0: all samples at "
-        "once, "
-        "as always with a privacy guarantee, so that the same data cost budget only once.",
+        "once, as always with a privacy guarantee, so that the same data cost budget only once.",
         unit="halves",
         at_least=0,
         rare=True,

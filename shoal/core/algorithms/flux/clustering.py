@@ -334,8 +334,7 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
     if answer.distance**2 > (BEYOND * radius) ** 2 + chance:
         reason = (
             f"its data are {answer.distance:.2f} away from the best cluster {answer.cluster}, whose radius "
-            "is "
-            f"{radius:.2f}: no cluster has seen such data"
+            f"is {radius:.2f}: no cluster has seen such data"
         )
         return replace(_nearest(clustering, descriptor, 0), abstained=True, reason=reason)
     if answer.abstained:

@@ -62,8 +62,7 @@ class Parameters(TrainingParameters, PlacingParameters):
     disjoint: Literal["shared", "classes"] = setting(
         "classes",
         "Distance of devices that share no class. shared: D_big of the paper. classes: the same, but at "
-        "least "
-        "the mean cosine distance of two different classes.",
+        "least the mean cosine distance of two different classes.",
         rare=True,
     )
     overlap: bool = setting(
