@@ -4,6 +4,7 @@ The same engine and the same halves of the algorithms run here, in the coordinat
 same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 """
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -32,7 +33,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import completed
 from shoal.core.texts import listed, measure
 from shoal.core.types import Tensors
-from shoal.core.verdict import Measured, Verdict, counted, verdict
+from shoal.core.verdict import Measured, Verdict, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
 from shoal.simulation.fleet import Fleet
@@ -235,7 +236,8 @@ class SimulationResult(Result):
         rows = []
         for name, accuracy in self.accuracy.items():
             parts = self.fleet[name].test.y, self.fleet[name].stage(0).y
-            counts = [counted(y, self.fleet.classes) for y in parts if y is not None and y.dtype.kind != "f"]
+            classes = [y for y in parts if y is not None and y.dtype.kind != "f"]
+            counts = [np.bincount(y, minlength=self.fleet.classes) for y in classes]
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
@@ -332,7 +334,7 @@ class SimulationResult(Result):
         """
         from shoal.simulation import deploying
 
-        deploying.show(deploying.deploy(self, Path(folder)))
+        sys.stdout.write(deploying.deploy(self, Path(folder)))
         return Path(folder)
 
     @cached_property

@@ -132,7 +132,7 @@ class Clustered:
     @property
     def lessons(self) -> int:
         """How many times a device trains in the whole run."""
-        return most_rounds(self.parameters)
+        return int(getattr(self.parameters, "lessons", most_rounds(self.parameters)))
 
 
 S = TypeVar("S", bound=Clustered)
