@@ -96,17 +96,17 @@ class Clustered:
     @property
     def enough(self) -> int:
         """See `State`."""
-        return summing.enough(self)
+        return (self.summing or Summing()).enough
 
     @property
     def begun_by(self) -> Collection[DeviceId]:
         """See `State`."""
-        return summing.begun_by(self)
+        return (self.summing or Summing()).begun_by
 
     @property
     def begun_again(self) -> int:
         """See `State`."""
-        return summing.begun_again(self)
+        return (self.summing or Summing()).begun_again
 
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
