@@ -44,7 +44,7 @@ histories: .venv/built
 ## make chaos      150 runs of real processes under real faults, for up to an hour, and 500 devices at a time
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
-	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
+	@$(BIN)/python -m benchmarks.reconnect --json runs/chaos/reconnect.json
 
 ## make liars      liars in number, in small fleets; goes on where it stopped; DATA=folder; writes docs/liars.md
 liars: .venv/built

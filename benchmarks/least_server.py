@@ -27,6 +27,7 @@ from fedclient.identity.rpc import credentials
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.authority import Authority
 from fedserver.rpc.tls import device_credentials
+from shoal.core.identity.joining import TLS_NAME
 
 FRAME, BLOCK = 1 << 20, 1 << 16
 LIMIT = 600.0
@@ -40,6 +41,7 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.ssl_target_name_override", TLS_NAME),  # the name in the server's certificate
 )
 
 

@@ -162,12 +162,6 @@ def playing(address: str, members: Path, count: int, processes: int, pace: float
             process.wait()
 
 
-def memory(server: Server) -> float:
-    """What the server has now, in KB."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return float(status.partition("VmRSS:")[2].split()[0])
-
-
 def rounds_of(server: Server, state: Path, asked: int, rounds: int) -> dict[str, float]:
     """A run that asks this many of the devices in each round."""
     policy = RoundPolicy(devices=asked, minimum=asked, deadline=LONGEST)
@@ -213,17 +207,17 @@ def serving(folder: Path, count: int, arrivals: float) -> Iterator[tuple[Server,
 
 def measure(folder: Path, count: int, asked: list[int], options: argparse.Namespace) -> Any:
     with serving(folder, count, options.arrivals) as (server, state, members):
-        idle, began = memory(server), time.monotonic()
+        idle, began = server.memory(), time.monotonic()
         with playing(server.address, members, count, options.processes, options.arrivals):
             arrived = time.monotonic() - began
             time.sleep(QUIET)
-            waiting, cpu = memory(server), server.cpu()
+            waiting, cpu = server.memory(), server.cpu()
             time.sleep(options.idle)
             found = {
                 "devices": count,
                 "arrived_seconds": arrived,
-                "server_idle_mb": idle / 1024,
-                "server_kb_a_waiting_device": (waiting - idle) / count,
+                "server_idle_mb": idle,
+                "server_kb_a_waiting_device": 1024 * (waiting - idle) / count,
                 "server_busy_while_all_wait": (server.cpu() - cpu) / options.idle,
                 "runs": [rounds_of(server, state, each, options.rounds) for each in asked if each <= count],
             }

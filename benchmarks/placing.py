@@ -2,7 +2,7 @@
 
     python -m benchmarks.placing [--algorithm flux] [--dataset digits] [--data-dir DIR] [--seeds 43,44]
         [--shifts px,py,pxy] [--level 5] [--clients 8] [--rounds 30] [--samples 0] [--batch-size 64]
-        [--privacy balanced] [--json FILE] [--plot FILE]
+        [--privacy balanced] [--json FILE]
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
@@ -22,7 +22,7 @@ often the own cluster is named exactly, that is by the likeliest density of all 
 (mean over 50 draws), and the accuracy of the models.
 
 The last table is for the reliability of the confidence: of placements by default, how many are right, that
-is, as good for the newcomer as its own cluster's model, or better. --plot draws it.
+is, as good for the newcomer as its own cluster's model, or better.
 """
 
 import argparse
@@ -91,8 +91,6 @@ def main() -> None:
     print(f"\n{'confidence':>14}{'placements':>12}{'mean':>8}{'right, %':>10}")
     for name, count, mean, right in bins:
         print(f"{name:>14}{count:>12}{mean:>8.2f}{100 * right:>10.1f}")
-    if asked.plot:
-        plot(bins, asked.plot)
 
 
 def piece(asked: argparse.Namespace, shift: str, level: int, seed: int) -> list[dict[str, Any]]:
@@ -125,21 +123,6 @@ def reliability(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, float, f
             mean = float(np.mean([row["confidence"] for row in inside]))
             right = float(np.mean([row["right"] for row in inside]))
             yield f"{low:.2f} to {min(high, 1.0):.2f}", len(inside), mean, right
-
-
-def plot(bins: list[tuple[str, int, float, float]], file: Path) -> None:
-    """The share of right placements over the confidence; on the diagonal, the confidence is right."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 4), layout="constrained")
-    axes = figure.add_subplot(
-        xlabel="confidence", ylabel="share of placements that are right", xlim=(0, 1.02), ylim=(0, 1.02)
-    )
-    axes.plot([0, 1], [0, 1], color="0.7", linestyle="--")
-    axes.plot([mean for _, _, mean, _ in bins], [right for *_, right in bins], marker="o")
-    for _, count, mean, right in bins:
-        axes.annotate(str(count), (mean, right), textcoords="offset points", xytext=(4, -12))
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def cells(asked: argparse.Namespace, shift: str, level: int, seed: int) -> Iterator[dict[str, Any]]:
@@ -302,9 +285,6 @@ def _arguments() -> argparse.Namespace:
         "--public", type=float, default=0.0, help="share of the images that an encoder learns from (FMCL)"
     )
     parser.add_argument("--epsilon", type=float, default=1.0, help="of the private vote")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="the confidence's reliability, as a picture"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="store each piece in this file")
     return parser.parse_args()
 

@@ -2,11 +2,9 @@
 
     python -m benchmarks.privacy_utility --dataset digits --clients 4 --level 1 --samples 300
     python -m benchmarks.privacy_utility --dataset mnist --data-dir DATA --samples 300 600 6000 --seeds 3
-    python -m benchmarks.privacy_utility --plot
 
 Each data set, shift, number of samples and seed is a piece, kept in a file of its own: pieces that are there
-are not run again. utility.json has all of them, and the table the most telling figures; --plot draws these,
-and needs matplotlib.
+are not run again. utility.json has all of them, and the table the most telling figures.
 
 All modes share one warm-up, which asks for no descriptors, and so one encoder; where two modes find the
 same groups they have the same models, which are then trained once. Devices of fewer than 1,000 samples train
@@ -222,35 +220,6 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Two rows of panels, groups and newcomers; a column for each data set, shift and level."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    places = list(dict.fromkeys((row["dataset"], row["shift"], row["level"]) for row in rows))
-    figure, panels = pyplot.subplots(
-        2, len(places), figsize=(3.2 * len(places), 6), sharex="col", sharey="row", squeeze=False
-    )
-    for column, place in enumerate(places):
-        own = [row for row in rows if (row["dataset"], row["shift"], row["level"]) == place]
-        for mode in MODES:
-            line = [row for row in own if row["mode"] == mode]
-            for panel, figure_name in zip(panels[:, column], ("ari", "newcomers"), strict=True):
-                known = [row for row in line if row[figure_name] is not None]
-                sizes, values = [r["samples"] for r in known], [r[figure_name] for r in known]
-                panel.plot(sizes, values, marker="o", label=mode, alpha=0.8)
-                panel.set_xscale("log")
-        panels[0, column].set_title(f"{place[0]}, {place[1]} level {place[2]}")
-        panels[1, column].set_xlabel("samples a device")
-    panels[0, 0].set_ylabel("ARI of the groups")
-    panels[1, 0].set_ylabel("newcomers' accuracy, %")
-    panels[0, 0].legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -264,7 +233,6 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="*", default=[300], help="training images of a device")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--draws", type=int, default=10, help="of the noise, for each seed")
-    parser.add_argument("--plot", action="store_true")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -282,8 +250,6 @@ def main() -> None:
     rows = summary(pieces)
     (asked.out / "utility.json").write_text(json.dumps({"means": rows, "pieces": pieces}, indent=1))
     print(table(rows))
-    if asked.plot:
-        plot(rows, asked.out / "utility.png")
 
 
 if __name__ == "__main__":

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.reconnect import Quiet
 from fedclient.identity.join import join
 from fedclient.identity.keyring import Identity
 from fedclient.store.state import DeviceFolder
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.identities.records import Terms
 from shoal.core.identity.join import JoinString, parse
+from shoal.shell.console import Console
 
+AT_ONCE = 8
+"""Devices that join at the same time."""
 TICKS = os.sysconf("SC_CLK_TCK")
 ONE_CORE = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Numerical libraries that start a thread for each core would make processes wait for each other."""
@@ -29,10 +31,17 @@ class Server:
     process: "subprocess.Popen[str]"
     address: str
 
+    def memory(self) -> float:
+        """What it has now, in MB."""
+        return self._of_status("VmRSS")
+
     def peak(self) -> float:
         """The most memory that it ever had, in MB."""
+        return self._of_status("VmHWM")
+
+    def _of_status(self, what: str) -> float:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+        return int(status.partition(f"{what}:")[2].split()[0]) / 1024
 
     def cpu(self) -> float:
         """Processor seconds that it has used."""
@@ -64,7 +73,8 @@ def started(*arguments: str, log: Path | None = None) -> Iterator[Server]:
         )
         assert process.stdout is not None
         stack.enter_context(process.stdout)
-        stack.callback(ended, process)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
         line = process.stdout.readline()
         assert line.startswith("listening on "), line
         yield Server(process, line.split()[-1])
@@ -95,6 +105,15 @@ def ended(process: "subprocess.Popen[str]") -> None:
         process.wait()
 
 
+class Quiet(Console):
+    """Prints nothing: there are too many devices to report how each one joins."""
+
+    def progress(self, text: str) -> None:
+        pass
+
+    say = progress
+
+
 async def joined(state: Path, folder: Path, count: int) -> list[Identity]:
     """The identities of this many devices, which have joined the server of this state folder. Each has its
     own folder in `folder`, named by its number."""
@@ -103,8 +122,11 @@ async def joined(state: Path, folder: Path, count: int) -> list[Identity]:
         with OperatorClient(state) as operator:
             return parse(operator.create_token(Terms(uses=count))[1])
 
-    line, found = await asyncio.to_thread(token), []
-    for number in range(count):
-        own = DeviceFolder(folder / f"{number}")
-        found.append((await join(own, line, f"device-{number:03}", Quiet()))[0])
-    return found
+    line, turns = await asyncio.to_thread(token), asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> Identity:
+        async with turns:
+            own = DeviceFolder(folder / f"{number}")
+            return (await join(own, line, f"device-{number:05}", Quiet()))[0]
+
+    return await asyncio.gather(*map(one, range(count)))

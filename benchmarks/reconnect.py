@@ -16,40 +16,33 @@ What it leaves out: a network (loopback only), and that a fleet has more process
 
 import argparse
 import asyncio
+import itertools
 import json
 import signal
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedclient.identity.join import join
-from fedclient.identity.keyring import Keyring
+from benchmarks.least_server import HOST
+from benchmarks.processes import Server, joined, started
+from fedclient.identity.keyring import Identity, Keyring
 from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import FIRST_WAIT, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
-from fedserver.rpc.client import OperatorClient
-from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
-from shoal.core.identity.join import JoinString, parse
-from shoal.shell.console import Console
 
 ESTABLISHED = "01"
 LOOK = 0.1
 """Seconds from one look at the connections to the next."""
 LONGEST = 900.0
 """Seconds after which a fleet is not waited for any more."""
-HOST = "127.0.0.1"
-AT_ONCE = 8
-"""Devices that join at the same time."""
 
 
 @dataclass
@@ -95,49 +88,22 @@ class Device:
             await link.close()
 
 
-@dataclass
-class Server:
-    process: "subprocess.Popen[str]"
-    address: str
-
-    def memory(self, what: str) -> float:
-        """MB: VmRSS is what it has now, VmHWM the most that it had."""
-        status = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(status.partition(f"{what}:")[2].split()[0]) / 1024
-
-    def connections(self) -> int:
-        """Those that are made, at its end."""
-        port = f":{int(self.address.rpartition(':')[2]):04X}"
-        tables = [Path(f"/proc/{self.process.pid}/net/{name}") for name in ("tcp", "tcp6")]
-        fields = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
-        return sum(local.endswith(port) and state == ESTABLISHED for _, local, _, state, *_ in fields)
+def connections(server: Server) -> int:
+    """Those that are made, at the server's end."""
+    port = f":{int(server.address.rpartition(':')[2]):04X}"
+    tables = [Path(f"/proc/{server.process.pid}/net/{name}") for name in ("tcp", "tcp6")]
+    fields = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+    return sum(local.endswith(port) and state == ESTABLISHED for _, local, _, state, *_ in fields)
 
 
-class Quiet(Console):
-    """Prints nothing: there are too many devices to report how each one joins."""
-
-    def progress(self, text: str) -> None:
-        pass
-
-    say = progress
-
-
-async def joined(state: Path, folder: Path, count: int) -> list[Device]:
+async def secured(state: Path, folder: Path, count: int) -> list[Device]:
     """Devices with certificates of a server that runs, each with a folder of its own."""
 
-    def token() -> JoinString:
-        with OperatorClient(state) as operator:
-            return parse(operator.create_token(Terms(uses=count))[1])
+    def device(number: int, identity: Identity) -> Device:
+        keyring = Keyring(DeviceFolder(folder / f"{number}").identity)
+        return Device(lambda: SecureLink(keyring, identity, lambda text: None))
 
-    line, turns = await asyncio.to_thread(token), asyncio.Semaphore(AT_ONCE)
-
-    async def one(number: int) -> Device:
-        own = DeviceFolder(folder / f"{number}")
-        async with turns:
-            identity, _ = await join(own, line, f"device-{number:05}", Quiet())
-        return Device(lambda: SecureLink(Keyring(own.identity), identity, lambda text: None))
-
-    return await asyncio.gather(*map(one, range(count)))
+    return list(itertools.starmap(device, enumerate(await joined(state, folder, count))))
 
 
 def plain(address: str, count: int) -> list[Device]:
@@ -145,20 +111,10 @@ def plain(address: str, count: int) -> list[Device]:
     return [Device(lambda name=f"device-{number:05}": RpcLink(address, name)) for number in range(count)]  # type: ignore[misc]
 
 
-@contextmanager
-def started(state: Path, secure: bool, listen: str = f"{HOST}:0") -> Iterator[Server]:
+def up(state: Path, secure: bool, listen: str = f"{HOST}:0") -> AbstractContextManager[Server]:
+    """The server of a state folder, until the end of the block."""
     more = ["--join-listen", f"{HOST}:0"] if secure else ["--insecure-loopback"]
-    up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, *more]
-    process = subprocess.Popen([sys.executable, *up], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("listening on "), line
-        yield Server(process, line.split()[-1])
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    return started("-m", "fedserver", "up", "--state", str(state), "--listen", listen, *more)
 
 
 @dataclass
@@ -181,7 +137,7 @@ async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
     began = time.monotonic()
     while not all(device.back for device in fleet):
         assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
-        there = await asyncio.to_thread(server.connections)
+        there = await asyncio.to_thread(connections, server)
         seen.made.append((time.monotonic(), there))
         assert time.monotonic() - began < LONGEST, f"{sum(not d.back for d in fleet)} devices are not back"
         await asyncio.sleep(LOOK)
@@ -192,9 +148,9 @@ async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[s
     state = folder / "server"
     if secure:
         init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
-    with started(state, secure) as server:
+    with up(state, secure) as server:
         address, began = server.address, time.monotonic()
-        fleet = await joined(state, folder / "devices", count) if secure else plain(address, count)
+        fleet = await secured(state, folder / "devices", count) if secure else plain(address, count)
         joining = time.monotonic() - began
         running = [asyncio.create_task(device.run()) for device in fleet]
         try:
@@ -206,8 +162,8 @@ async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[s
                 for device in fleet:
                     device.back, device.tries = 0.0, 0
                 await asyncio.sleep(away if again == 2 else 1.0)
-                with started(state, secure, address) as restarted:
-                    idle, seen = restarted.memory("VmRSS"), Return()
+                with up(state, secure, address) as restarted:
+                    idle, seen = restarted.memory(), Return()
                     seconds = await whole(fleet, restarted, seen)
                     if again == 2:
                         return {
@@ -220,7 +176,7 @@ async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[s
                             "peak_handshakes_a_second": seen.peak(),
                             "hellos_a_device": sum(device.tries for device in fleet) / count,
                             "server_idle_mb": idle,
-                            "server_peak_mb": restarted.memory("VmHWM"),
+                            "server_peak_mb": restarted.peak(),
                         }
                     await asyncio.sleep(6.0)
         finally:

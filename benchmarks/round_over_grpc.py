@@ -184,17 +184,8 @@ def measure(name: str, count: int, rounds: int, turns: int, rules: Sequence[str]
     (folder / "device.yaml").write_text(settings)
     sides: dict[str, list[dict[str, float]]] = {each: [] for each in ("bound", *rules)}
     with ExitStack() as stack:
-        up = (
-            "-m",
-            "fedserver",
-            "up",
-            "--state",
-            str(state),
-            "--listen",
-            f"{HOST}:0",
-            "--join-listen",
-            f"{HOST}:0",
-        )
+        anywhere = f"{HOST}:0"
+        up = ("-m", "fedserver", "up", "--state", str(state), "--listen", anywhere, "--join-listen", anywhere)
         server = stack.enter_context(started(*up, log=folder / "server.log"))
         idle = server.peak()
         asyncio.run(joined(state, folder, count))

@@ -22,14 +22,13 @@ day, whose days are five stretches of time, each tested on the next.
 import argparse
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
-from benchmarks.second_run import Ledger
 from shoal.core.algorithm import begun_with, find, measurement
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.state import State
@@ -37,7 +36,10 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.simulate import simulate
+from shoal.core.privacy.accountant import R, T, Unmetered
 from shoal.core.privacy.cost import total
+from shoal.core.privacy.noise.chance import Entropy
+from shoal.core.privacy.payment import Payment
 from shoal.core.server_kit.going_on import first_state
 from shoal.core.types import DeviceId
 from shoal.simulation import images
@@ -50,6 +52,21 @@ from shoal_lab.datasets import natural
 DAYS, ROUNDS = 5, 10
 WAYS = {"fresh": 0, "series": ROUNDS, "series-3": 3}
 """The rounds of a run that goes on; 0: each begins with nothing learned."""
+
+
+class Ledger(Unmetered):
+    """Gives a release again where the same is ordered, as a device's ledger does."""
+
+    def __init__(self, noise: np.random.Generator) -> None:
+        super().__init__(noise.bytes)
+        self._made: list[tuple[Payment, Any]] = []
+
+    def pay(self, payment: Payment, exact: Callable[[], T], noised: Callable[[T, Entropy], R]) -> R:
+        for made, answer in self._made:
+            if made.answers(payment):
+                return cast(R, answer)
+        self._made.append((payment, super().pay(payment, exact, noised)))
+        return cast(R, self._made[-1][1])
 
 
 def has_news(number: int, day: int) -> bool:

@@ -13,7 +13,6 @@ import argparse
 import numpy as np
 import torch
 
-from benchmarks.workers import fleet_of
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.training import products
 from shoal.core.device_kit.training.products import NARROW
@@ -23,6 +22,18 @@ from shoal.simulation.fleet import Fleet
 from shoal.simulation.simulate import SimulationResult, simulate
 
 ALONE, GROUPS, PRODUCTS = "one after the other", "together in groups", "together"
+
+
+def fleet_of(devices: int, samples: int) -> Fleet:
+    """Random images of LeNet-5's size, (samples, 1, 28, 28), and classes 0 to 9, on each device."""
+    chance = np.random.default_rng(42)
+    shape = (samples, 1, 28, 28)
+    return Fleet(
+        {
+            f"device-{number:04}": (chance.random(shape, dtype=np.float32), chance.integers(0, 10, samples))
+            for number in range(devices)
+        }
+    )
 
 
 def played(fleet: Fleet, rounds: int, device: str, way: str) -> tuple[float, SimulationResult]:

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import reconnect
+from benchmarks.least_server import HOST
 from fedserver.authority.setup import init
 from fedserver.coordinator.status_types import DeviceStatus
 from fedserver.rpc.client import OperatorClient
@@ -127,7 +128,7 @@ async def agents(place: Place, count: int) -> AsyncIterator[None]:
 @asynccontextmanager
 async def light(place: Place, count: int) -> AsyncIterator[None]:
     """Devices that wait for tasks."""
-    fleet = await reconnect.joined(place.state, place.root / "devices", count)
+    fleet = await reconnect.secured(place.state, place.root / "devices", count)
     running = [asyncio.create_task(device.run()) for device in fleet]
     try:
         yield
@@ -139,11 +140,11 @@ async def light(place: Place, count: int) -> AsyncIterator[None]:
 
 async def measure(root: Path, count: int, restarts: int, without_data: bool) -> dict[str, Any]:
     place, fleet = Place(root), light if without_data else agents
-    init(place.state, (reconnect.HOST,), f"{reconnect.HOST}:0", f"{reconnect.HOST}:0", "benchmark")
-    watch, listen, returns = Watch(place.state, count), f"{reconnect.HOST}:0", list[float]()
+    init(place.state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
+    watch, listen, returns = Watch(place.state, count), f"{HOST}:0", list[float]()
     began = time.monotonic()
     with ExitStack() as stack:
-        server = stack.enter_context(reconnect.started(place.state, True))
+        server = stack.enter_context(reconnect.up(place.state, True))
         async with fleet(place, count):
             stack.enter_context(watch.looking())
             listen = server.address
@@ -156,7 +157,7 @@ async def measure(root: Path, count: int, restarts: int, without_data: bool) -> 
                     break
                 server.process.send_signal(STOPS[start % 2])
                 await asyncio.to_thread(server.process.wait)
-                server = stack.enter_context(reconnect.started(place.state, True, listen))
+                server = stack.enter_context(reconnect.up(place.state, True, listen))
     return {
         "devices": count,
         "light": without_data,

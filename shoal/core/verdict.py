@@ -374,9 +374,3 @@ def _advice(learned: bool | None, falling: bool, diverged: bool, given: bool) ->
     if learned is False:
         return "give more rounds, or look at the labels and at the scale of the data"
     return "the loss was still falling, so more rounds would help" if falling else ""
-
-
-def counted(labels: npt.NDArray[np.integer], classes: int) -> npt.NDArray[np.int64]:
-    """(C,) samples of each class."""
-    found: npt.NDArray[np.int64] = np.bincount(labels, minlength=classes).astype(np.int64)
-    return found

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -138,8 +137,3 @@ def _commands(folder: Path) -> str:
         f"                fedclient join - --config {DEVICE} --device NAME\n"
         f"                fedclient run --config {DEVICE}\n"
     )
-
-
-def show(text: str) -> None:
-    """For a notebook or a terminal."""
-    sys.stdout.write(text)

@@ -40,8 +40,8 @@ def learner_of(
 
     model: a class or function that builds a torch module, a module, whose weights are then the initial ones,
     a `Learner`, the path of a learner.py, the name of a network in `shoal.core.models` with its `options`, or
-    None for a network that fits the fleet. latent:
-    the submodule whose output describes a sample, or a function (model, x) -> (B, v).
+    None for a network that fits the fleet. latent: the submodule whose output describes a sample, or a
+    function (model, x) -> (B, v).
 
     Raises ConfigError and LearnerFault.
     """

@@ -4,6 +4,7 @@ The same engine and the same halves of the algorithms run here, in the coordinat
 same seeds they give the same models, bit for bit; on a GPU, but for rounding.
 """
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -32,7 +33,7 @@ from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.learned import completed
 from shoal.core.texts import listed, measure
 from shoal.core.types import Tensors
-from shoal.core.verdict import Measured, Verdict, counted, verdict
+from shoal.core.verdict import Measured, Verdict, verdict
 from shoal.result import Accuracy, Comparison, Placement, Result, Round
 from shoal.simulation import references
 from shoal.simulation.fleet import Fleet
@@ -75,24 +76,22 @@ def simulate(
     algorithm: its name or a variant's, see `shoal.algorithms()`. fleet: a `shoal.Fleet`, or what makes one.
     model: a torch module class or a function that builds one, a module, from whose weights the run then
     starts, whatever the seed is, a `shoal.Learner`, the path of a learner.py, the name of a built-in network
-    with its `options`, or None for a small network that fits the data. Samples
-    go into it as they are, or, where it does not take them so, with a channel in front, with the last axis
-    first, or flattened: the result's `remarks` say it.
-    latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) -> (B,
-    v); by default the module's method `latent`, or else what goes into its last linear layer. preset: named
-    parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
-    initial weights, the same number by default. from_: an earlier result of the same algorithm, from whose
-    models, clusters and scale this run goes on, with its network if no model is given. device: where to
-    compute: auto, cpu or cuda; on a GPU a round's devices train together, where their network allows it.
-    threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays
-    for large models on an idle machine only. workers: do the devices' tasks in this many processes, on the
-    CPU, one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
-    process. participation: the share of the devices, at least
-    one of them, that each round asks; others are drawn for each. progress: True shows a line on stderr, False
-    none, and None shows it to a person who has waited for three seconds; or a function that is given each
-    line. parameters: the algorithm's own, such as rounds=10; a wrong name or type
-    is a ConfigError. Privacy of the descriptors is off unless they say otherwise: nothing leaves this
-    process.
+    with its `options`, or None for a small network that fits the data. Samples go into it as they are, or,
+    where it does not take them so, with a channel in front, with the last axis first, or flattened: the
+    result's `remarks` say it. latent: the submodule whose output describes a sample, such as "hidden", or a
+    function (model, x) -> (B, v); by default the module's method `latent`, or else what goes into its last
+    linear layer. preset: named parameters of the algorithm, such as "paper". seed: of the sampling and
+    shuffling; model_seed: of the initial weights, the same number by default. from_: an earlier result of the
+    same algorithm, from whose models, clusters and scale this run goes on, with its network if no model is
+    given. device: where to compute: auto, cpu or cuda; on a GPU a round's devices train together, where their
+    network allows it. threads: of PyTorch in this process; 0 leaves it to PyTorch, whose choice pays for
+    large models on an idle machine only. workers: do the devices' tasks in this many processes, on the CPU,
+    one thread each; any number gives the same models, bit for bit, as one thread. None does them in this
+    process. participation: the share of the devices, at least one of them, that each round asks; others are
+    drawn for each. progress: True shows a line on stderr, False none, and None shows it to a person who has
+    waited for three seconds; or a function that is given each line. parameters: the algorithm's own, such as
+    rounds=10; a wrong name or type is a ConfigError. Privacy of the descriptors is off unless they say
+    otherwise: nothing leaves this process.
 
     Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; when the run fails,
     Refused, or the learner's own fault if that is the cause.
@@ -183,9 +182,8 @@ class SimulationResult(Result):
     remarks: what people should know: how the samples were arranged for the network, how classes are numbered,
     and what the server has to say of how the models were made, such as a model that does not learn. layout:
     how the samples were arranged. began: of a run that went on from an earlier result, the network with the
-    weights that this one had for all; else None.
-    state: the algorithm's last state. parameters: all of them, with their defaults. given: those that
-    were given. policy: when its rounds opened. fleet, learner, seed,
+    weights that this one had for all; else None. state: the algorithm's last state. parameters: all of them,
+    with their defaults. given: those that were given. policy: when its rounds opened. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
     """
 
@@ -238,7 +236,8 @@ class SimulationResult(Result):
         rows = []
         for name, accuracy in self.accuracy.items():
             parts = self.fleet[name].test.y, self.fleet[name].stage(0).y
-            counts = [counted(y, self.fleet.classes) for y in parts if y is not None and y.dtype.kind != "f"]
+            classes = [y for y in parts if y is not None and y.dtype.kind != "f"]
+            counts = [np.bincount(y, minlength=self.fleet.classes) for y in classes]
             rows.append(Measured(accuracy, self.clusters[name], len(self.fleet[name].test), *counts))
         losses = [each.loss for each in self.history if each.trained and each.loss is not None]
         given = any(name in self.given for name in ("learning_rate", "batch_size", "epochs", "optimizer"))
@@ -335,7 +334,7 @@ class SimulationResult(Result):
         """
         from shoal.simulation import deploying
 
-        deploying.show(deploying.deploy(self, Path(folder)))
+        sys.stdout.write(deploying.deploy(self, Path(folder)))
         return Path(folder)
 
     @cached_property

@@ -30,10 +30,13 @@ from shoal.core.algorithm.halves import (
 from shoal.core.algorithm.parameters import (
     MAX_ROUNDS,
     NOISED,
+    OWN_MODELS,
     PRIVATE,
+    VOTE,
     CommonParameters,
     DescriptorParameters,
     NoisedParameters,
+    PlacingParameters,
     RoundParameters,
     Rule,
     SgdParameters,
@@ -41,7 +44,6 @@ from shoal.core.algorithm.parameters import (
     ends_by_itself,
     most_rounds,
 )
-from shoal.core.algorithm.placing import OWN_MODELS, VOTE, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
 from shoal.core.algorithm.settings import Setting, Written, setting
 

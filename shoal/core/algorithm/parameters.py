@@ -1,4 +1,4 @@
-"""The parameters that algorithms share: of rounds, of training, of noise and of descriptors."""
+"""The parameters that algorithms share: of rounds, of training, of noise, of descriptors and of placing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +21,11 @@ of 7 samples."""
 Rule = Literal["mean", "clipped", "trimmed", "median"]
 """How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
 
+
+OWN_MODELS = "own_models"
+"""A newcomer tries the clusters' models on its own samples, and chooses; nothing about its data leaves it."""
+VOTE = "vote"
+"""A newcomer names one cluster by a private vote of its samples, and gets that cluster's model only."""
 
 PRIVATE: Mapping[str, Any] = {
     "dp_epsilon": 3.0,
@@ -363,3 +368,14 @@ class DescriptorParameters(TrainingParameters):
     def check(self) -> None:
         super().check()
         _ = self.asked_privacy
+
+
+@dataclass(frozen=True)
+class PlacingParameters:
+    """For algorithms whose paper has a way of its own to place newcomers, or none without labels."""
+
+    placing: Literal["own_models", "paper"] = setting(
+        "own_models",
+        "own_models: a newcomer tries the clusters' models on its own samples; it needs no labels, and "
+        "nothing about its data leaves it. paper: as in the paper, which may require labels.",
+    )

@@ -42,7 +42,6 @@ DEVICES = ("auto", "cpu", "cuda")
 MODELS, PER_SAMPLE, SPARE = 4, 1 << 10, 1 << 16
 """The limit of what is remembered of a run: this many models, this many bytes per training sample, and this
 many besides, such as the keys of secure aggregation."""
-"""What each device remembers of the run. A run that is resumed needs them again."""
 
 
 class DeviceContext(InferenceContext):

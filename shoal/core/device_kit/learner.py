@@ -10,8 +10,7 @@ A learner is a Python module, such as `learner.py`, with these names, of which o
     train(model, batches, settings) -> float    instead of SGD; returns the mean loss of the last epoch
     evaluate(model, samples) -> (float, float)  instead of accuracy (0 to 1) and mean loss
     encoder(x) -> Tensor (B, d)                 frozen, never trained here: what a sample shows, whatever
-    model
-                                                is trained; for example a torch.nn.Module (FMCL)
+                                                model is trained; for example a torch.nn.Module (FMCL)
 
 Example of a whole learner, for samples of 4 values and 3 classes:
 

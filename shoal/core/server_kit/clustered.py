@@ -7,7 +7,7 @@ phases, for any state that derives from `Clustered`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -22,11 +22,10 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit import scaling, summing
 from shoal.core.server_kit.aggregation import encoded
-from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
+from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.guard import Guard
-from shoal.core.server_kit.aggregation.robust import Update
+from shoal.core.server_kit.aggregation.noised import rule_of
 from shoal.core.server_kit.clustering.assign import nearest_of
-from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.server_kit.ending import Ending
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, trained, training
@@ -97,17 +96,17 @@ class Clustered:
     @property
     def enough(self) -> int:
         """See `State`."""
-        return summing.enough(self)
+        return (self.summing or Summing()).enough
 
     @property
     def begun_by(self) -> Collection[DeviceId]:
         """See `State`."""
-        return summing.begun_by(self)
+        return (self.summing or Summing()).begun_by
 
     @property
     def begun_again(self) -> int:
         """See `State`."""
-        return summing.begun_again(self)
+        return (self.summing or Summing()).begun_again
 
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
@@ -133,7 +132,7 @@ class Clustered:
     @property
     def lessons(self) -> int:
         """How many times a device trains in the whole run."""
-        return most_rounds(self.parameters)
+        return int(getattr(self.parameters, "lessons", most_rounds(self.parameters)))
 
 
 S = TypeVar("S", bound=Clustered)
@@ -229,10 +228,10 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
     return Plan(tasks, title(state))
 
 
-def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
-    """The task to train a model with the run's parameters."""
+def train_task(state: Clustered, model: Tensors, key: ModelKey = "", formed: int = 0) -> Train:
+    """The task to train a model with the run's parameters. formed: see `settings`."""
     private = private_training(state.parameters, state.lessons)
-    return Train(model, settings(state, key), key, private=private)
+    return Train(model, settings(state, key, formed), key, private=private)
 
 
 def settings(state: Clustered, key: ModelKey = "", formed: int = 0) -> TrainingSettings:
@@ -250,30 +249,14 @@ def take_train(state: S, reports: Sequence[Report]) -> S:
 
 def averaged(state: S, reports: Sequence[Report]) -> S:
     """The average of each cluster's own devices' updates; a cluster without updates keeps its model."""
-    homes = {device: key for device in trained(reports) if (key := home(state, device)) is not None}
-    models, guard = next_models(
-        state.models, reports, state.parameters.aggregation, state.guard, wholly(homes)
-    )
-    return replace(state, models=models, guard=guard, assignments={**state.assignments, **homes})
+    found, rule = homes(state, trained(reports)), rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard, wholly(found))
+    return replace(state, models=models, guard=guard, assignments={**state.assignments, **found})
 
 
 def wholly(homes: Mapping[DeviceId, ModelKey]) -> dict[DeviceId, dict[ModelKey, float]]:
     """The shares of devices that count in one model each; see `next_models`."""
     return {device: {key: 1.0} for device, key in homes.items()}
-
-
-def counted_once(state: S, reports: Sequence[Report]) -> S:
-    """The next model of a run with a single model, in whose mean each device counts once, whatever the number
-    of its samples."""
-    updates = {
-        device: Update(update.model, 1.0, loss=None if update.private else update.loss)
-        for device, update in trained(reports).items()
-    }
-    models, guard = combined_models(
-        state.models, {GLOBAL: updates}, state.parameters.aggregation, state.guard
-    )
-    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
-    return replace(state, models=models, guard=guard, assignments=assignments)
 
 
 def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, ModelKey]) -> S:
@@ -299,14 +282,19 @@ def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, Mod
     return replace(state, models=models, guard=guard, assignments={**state.assignments, **groups})
 
 
-def started_from(state: S, devices: Mapping[DeviceId, Any] | Sequence[DeviceId]) -> dict[DeviceId, Tensors]:
+def started_from(state: S, devices: Iterable[DeviceId]) -> dict[DeviceId, Tensors]:
     """The model that each device's training started from."""
-    return {device: state.models[key] for device in devices if (key := home(state, device)) is not None}
+    return {device: state.models[key] for device, key in homes(state, devices).items()}
 
 
 def home(state: S, device: DeviceId) -> ModelKey | None:
     """The cluster of a device; the only model, if there is one; None for a late device otherwise."""
     return state.assignments.get(device, next(iter(state.models)) if len(state.models) == 1 else None)
+
+
+def homes(state: S, devices: Iterable[DeviceId]) -> dict[DeviceId, ModelKey]:
+    """The clusters of these devices, without those that have none; see `home`."""
+    return {device: key for device in devices if (key := home(state, device)) is not None}
 
 
 def advanced(state: S, phase: str = "") -> S:
@@ -336,43 +324,6 @@ def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     may_end = ends_by_itself(state.parameters) and not state.ending.settled
     return f"training round {state.progress + 1} of {'at most ' * may_end}{state.rounds}: {what}"
-
-
-# -- one clustering of updates, after a warm-up ------------------------------------------------------------
-
-
-def grouped_once(group: Callable[[S, Mapping[DeviceId, Tensors]], Labels]) -> Phases[S]:
-    """The phases of a run that trains one model at first, groups the devices once by their updates, and then
-    trains a model for each group.
-
-    The state's parameters have `warm_up`, rounds of the one model before the one that groups. The run starts
-    in `first_phase`. group: from the state and the devices' trained models, by device and sorted, to a label
-    for each, 0, 1, ... in the order of the first devices.
-    """
-
-    def take_warm_up(state: S, reports: Sequence[Report]) -> S:
-        after = take_train(state, reports)
-        over = after.phase == "warm_up" and after.progress >= state.parameters.warm_up
-        return replace(after, phase="group") if over else after
-
-    def take_group(state: S, reports: Sequence[Report]) -> S:
-        updates = {device: update.model for device, update in sorted(trained(reports).items())}
-        labels = group(state, updates)
-        names = cluster_names(int(labels.max()) + 1)
-        groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
-        # A device that took part before and is absent now has no cluster yet, and will choose one.
-        return advanced(replace(regrouped(state, reports, groups), assignments=groups), "clustered")
-
-    return {
-        "warm_up": (ask_train, take_warm_up),
-        "group": (ask_train, take_group),
-        "clustered": (ask_train, take_train),
-    }
-
-
-def first_phase(warm_up: int) -> str:
-    """The first phase of `grouped_once`."""
-    return "warm_up" if warm_up else "group"
 
 
 # -- clusters that form and merge ----------------------------------------------------------------------------
@@ -462,14 +413,13 @@ def ask_evaluate(
 
     measure: another task for a cluster, as the `measure` of `shoal.core.algorithm.measurement`.
     """
-    homes = {device: home(state, device) for device in present}
     tasks: dict[ModelKey, Message] = {
         key: measure(state, key)
         if measure
         else Evaluate(model, "test", key, rho=accuracy_cost(state.parameters))
         for key, model in state.models.items()
     }
-    return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
+    return Plan({device: tasks[key] for device, key in homes(state, present).items()}, "final evaluation")
 
 
 def take_evaluate(state: S, reports: Sequence[Report]) -> S:

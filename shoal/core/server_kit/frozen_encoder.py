@@ -14,7 +14,7 @@ import numpy as np
 
 from shoal.core.algorithm import Basis, DescriptorParameters, Plan, Report
 from shoal.core.data.scale import LEVELS, TARGET, scale_of, without_scale
-from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, LatentsCounted
+from shoal.core.exchange.messages import CountLatents, Describe, Described, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import (
     MAX_ROWS,
     Descriptor,
@@ -61,6 +61,12 @@ def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
     # reveal a value of a record for each of them.
     task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds="scalar")
     return Plan(dict.fromkeys(present, task), "bounds of the latent values")
+
+
+def describing(parameters: DescriptorParameters) -> str:
+    """What a round is for in which devices describe their data, as its title says it."""
+    mark = " (privacy=paper: not private)" if parameters.privacy == "paper" else ""
+    return f"devices describe their data{mark}"
 
 
 def ask_described(basis: Basis, present: Sequence[DeviceId]) -> Plan:
@@ -131,10 +137,21 @@ def telling(found: Descriptor | None) -> Descriptor | None:
     return found if found is not None and estimate(found).known[0] else None
 
 
+def answers_of(reports: Sequence[Report]) -> dict[DeviceId, Descriptor | None]:
+    """The answers of the devices that were asked to describe their data; None for one that could not, or
+    whose descriptor tells nothing."""
+    return {
+        each.device: telling(each.message.descriptor)
+        for each in reports
+        if isinstance(each.message, Described)
+    }
+
+
 def bounded(
-    bounds: LatentBounds | None, projector: Tensors, described: Mapping[DeviceId, Descriptor]
+    bounds: LatentBounds | None, projector: Tensors, answers: Mapping[DeviceId, Descriptor | None]
 ) -> dict[DeviceId, Descriptor]:
-    """The descriptors, with what is outside the merged bounds of the latents moved to their edge.
+    """The descriptors in these answers, with what is outside the merged bounds of the latents moved to their
+    edge.
 
     Such moments may be a lie, which would change how far apart all others seem. But they are no proof of one:
     the bounds are of held-out samples, and one value far out in a device's training part is enough. bounds:
@@ -142,7 +159,8 @@ def bounded(
     """
     return {
         device: each if bounds is None else _bounded(bounds, projector, each)
-        for device, each in described.items()
+        for device, each in answers.items()
+        if each is not None
     }
 
 

@@ -105,6 +105,24 @@ class Summing:
         """What is left when the round is over, or its sum is of use no more."""
         return Summing(excluded=self.excluded) if self.excluded else None
 
+    @property
+    def enough(self) -> int:
+        """How many devices can complete the sum that has begun, although more had to begin it; 0 for none.
+
+        Where there are several cohorts, this is the least that is of any use.
+        """
+        return min((cohort.threshold for cohort in self.cohorts), default=0)
+
+    @property
+    def begun_by(self) -> set[DeviceId]:
+        """The devices that have a part in the sum that has begun; empty if none has."""
+        return {device for cohort in self.cohorts for device in cohort.expected(self.stage)}
+
+    @property
+    def begun_again(self) -> int:
+        """How often in a row a sum had to begin again, where the next round does so; else 0."""
+        return self.attempt if self.stage == ANNOUNCE else 0
+
     def again(self, excluded: Collection[DeviceId] = ()) -> "Summing":
         return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
 
@@ -177,27 +195,6 @@ def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Red
         report for report in reports if not isinstance(report.message, Announced | Shared | Masked | Unmasked)
     ]
     return _begun(inner(state, late) if late else state, now, fresh, inner_plan)
-
-
-def enough(state: Any) -> int:
-    """How many devices can complete the sum that has begun, although more had to begin it; 0 for none.
-
-    Where there are several cohorts, this is the least that is of any use.
-    """
-    now = state.summing
-    return min((cohort.threshold for cohort in now.cohorts), default=0) if now else 0
-
-
-def begun_by(state: Any) -> set[DeviceId]:
-    """The devices that have a part in the sum that has begun; empty if none has."""
-    now = state.summing
-    return {device for cohort in now.cohorts for device in cohort.expected(now.stage)} if now else set()
-
-
-def begun_again(state: Any) -> int:
-    """How often in a row a sum had to begin again, where the next round does so; else 0."""
-    now = state.summing
-    return now.attempt if now and now.stage == ANNOUNCE else 0
 
 
 def remarks(state: Any) -> list[str]:

@@ -221,17 +221,6 @@ def test_it_learns() -> None:
     assert measured.accuracy > 0.8
 
 
-def test_a_proximal_term_holds_it_near_where_it_began() -> None:
-    """It pulls by 0.9 of the way back at each step, after the noise."""
-    moved = []
-    for proximal in (0.0, 18.0):
-        on = context()
-        settings = replace(SETTINGS, learning_rate=0.05, proximal=proximal)
-        found, start = trained(on, replace(ASKED, noise=4.0), settings), task(on).model
-        moved.append(sum(float(np.square(found.model[name] - start[name]).sum()) for name in start) ** 0.5)
-    assert 0.0 < moved[1] < 0.7 * moved[0]
-
-
 def normalised() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
 

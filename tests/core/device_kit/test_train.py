@@ -121,13 +121,6 @@ def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
     assert loss == pytest.approx(2.9)  # that of only the data
 
 
-def test_the_loss_is_the_mean_by_sample_over_the_last_epoch() -> None:
-    """Batches of 2 and 1. Epoch 1: losses 0 and -0.1. Epoch 2: -0.2 and -0.3."""
-    model = Slope()
-    two_epochs = dataclasses.replace(PLAIN, epochs=2)
-    assert train(SLOPE, model, ones(3), two_epochs, seed=0) == pytest.approx((2 * -0.2 + -0.3) / 3)
-
-
 def test_it_is_the_plain_loop_bit_for_bit() -> None:
     learner = builtin("lenet5", {"size": 12, "classes": 3})
     chance = np.random.default_rng(1)
@@ -339,11 +332,6 @@ def test_a_number_of_steps_ends_an_epoch_early_or_goes_on_into_more(at_most: int
 
     assert walk(batches(), 1, step, 0.1, at_most) == 1.0
     assert seen == sizes
-
-
-def test_a_loss_that_is_no_number_ends_it_with_the_rate_to_lower() -> None:
-    with pytest.raises(LearnerFault, match=r"training diverged: .*nan in epoch 1 of 3 .*0\.25.* to auto"):
-        walk(batches(), 3, lambda x, y: torch.tensor(float("nan")), 0.25)
 
 
 def test_what_is_frozen_has_no_gradient_and_what_is_not_used_has_one_of_0() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from shoal.core.algorithm import Report, discover, find
-from shoal.core.exchange.messages import Evaluated, Train
+from shoal.core.exchange.messages import Evaluated
 from shoal.core.server_kit.standard import mean_accuracy, mean_loss, share_of_rate
 from tests.reports import model, trained
 
@@ -41,26 +41,6 @@ def test_every_algorithm_with_a_schedule_uses_it() -> None:
             assert settings.learning_rate == pytest.approx(0.05), card.name
             seen.add(card.name)
     assert {"flux", "feroma", "fedrc", "fedem", "fedsoft", "fedavg", "cornflqs"} <= seen
-
-
-def test_the_rate_that_devices_get_falls_from_round_to_round() -> None:
-    card = find("fedavg")[0]
-    server = card.server()
-    state = server.start(
-        model(0, 0),
-        card.configure(
-            "default", {"inputs": "raw", "rounds": 3, "schedule": "linear", "learning_rate": 0.005}
-        ),
-    )
-    rates = []
-    for _ in range(3):
-        plan = server.plan(state, ["a"])
-        assert plan is not None
-        task = plan.tasks["a"]
-        assert isinstance(task, Train)
-        rates.append(task.settings.learning_rate)
-        state = server.reduce(state, [trained("a", 1, 1)])
-    assert rates == pytest.approx([0.005, 0.01 / 3, 0.005 / 3])
 
 
 @pytest.mark.parametrize("devices", [5, 9, 60])

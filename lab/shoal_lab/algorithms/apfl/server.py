@@ -10,6 +10,7 @@ from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal_lab.algorithms.apfl import Parameters
 from shoal_lab.algorithms.apfl.messages import Measure, Train
+from shoal_lab.server_parts import counted_once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,7 +36,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    return clustered.advanced(clustered.counted_once(state, reports))
+    return clustered.advanced(counted_once(state, reports))
 
 
 PHASES: clustered.Phases[State] = {

@@ -8,12 +8,12 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.update_geometry import norm
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import around_centers
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.server_kit.initial import cluster_names
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal_lab.algorithms.fesem import Parameters
+from shoal_lab.server_parts import around_centers
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

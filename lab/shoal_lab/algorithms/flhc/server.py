@@ -11,6 +11,7 @@ from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.types import DeviceId, Tensors
 from shoal_lab.algorithms.flhc import Parameters
+from shoal_lab.server_parts import first_phase, grouped_once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,7 +22,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    phase = clustered.first_phase(parameters.warm_up)
+    phase = first_phase(parameters.warm_up)
     return State(parameters=parameters, models={GLOBAL: model}, phase=phase)
 
 
@@ -41,6 +42,6 @@ def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
     return without_outliers(products, lambda some, _: merged(some), parameters.aggregation)
 
 
-PHASES: clustered.Phases[State] = clustered.grouped_once(_group)
+PHASES: clustered.Phases[State] = grouped_once(_group)
 plan, reduce = clustered.phased(PHASES, forming=("group",))
 place = clustered.place_by_loss

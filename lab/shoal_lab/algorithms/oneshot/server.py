@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.clustering import distances
-from shoal.core.server_kit.clustering.cluster import Labels, around_centers, renumbered
+from shoal.core.server_kit.clustering.cluster import Labels, renumbered
 from shoal.core.server_kit.clustering.outliers import without_outliers
 from shoal.core.types import DeviceId, Tensors
 from shoal_lab.algorithms.oneshot import Parameters
+from shoal_lab.server_parts import around_centers, first_phase, grouped_once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -20,7 +21,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    phase = clustered.first_phase(parameters.warm_up)
+    phase = first_phase(parameters.warm_up)
     return State(parameters=parameters, models={GLOBAL: model}, phase=phase)
 
 
@@ -34,6 +35,6 @@ def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
     return renumbered(labels)
 
 
-PHASES: clustered.Phases[State] = clustered.grouped_once(_group)
+PHASES: clustered.Phases[State] = grouped_once(_group)
 plan, reduce = clustered.phased(PHASES, forming=("group",))
 place = clustered.place_by_loss

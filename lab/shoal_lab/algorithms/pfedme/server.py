@@ -11,6 +11,7 @@ from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal_lab.algorithms.pfedme import Parameters
 from shoal_lab.algorithms.pfedme.messages import Measure, Settings, Train
+from shoal_lab.server_parts import counted_once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +40,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    after, beta = clustered.counted_once(state, reports), state.parameters.mixing
+    after, beta = counted_once(state, reports), state.parameters.mixing
     moved = weighted_mean([(state.models[GLOBAL], 1.0 - beta), (after.models[GLOBAL], beta)])
     return clustered.advanced(replace(after, models={GLOBAL: moved}))
 

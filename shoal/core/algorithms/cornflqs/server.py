@@ -33,10 +33,6 @@ class State(Clustered):
 
     parameters: Parameters
 
-    @property
-    def lessons(self) -> int:
-        return self.parameters.lessons
-
 
 def start(model: Tensors, parameters: Parameters) -> State:
     return State(parameters=parameters, models={GLOBAL: model}, phase="begin")

@@ -8,7 +8,6 @@ from shoal.core.algorithm import LASTING, Plan, Report
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.standard import mean_loss, trusts
@@ -46,11 +45,8 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    rule = rule_of(state.parameters)
-    models, guard = next_models(state.models, reports, rule, state.guard)
-    assigned = {**state.assignments, **{report.device: GLOBAL for report in reports}}
-    spent = charged(state.spent, reports, rule)
-    after = clustered.advanced(replace(state, models=models, guard=guard, spent=spent, assignments=assigned))
+    spent = charged(state.spent, reports, rule_of(state.parameters))
+    after = clustered.take_train(replace(state, spent=spent), reports)
     return replace(after, phase="measure") if state.parameters.select == "lowest_loss" else after
 
 

@@ -18,20 +18,21 @@ from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.algorithms.feroma.state import Encoder, Row, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
-from shoal.core.exchange.messages import Describe, Described, Message, Train
+from shoal.core.exchange.messages import Describe, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit import clustered, descriptors
-from shoal.core.server_kit.aggregation.averaging import held_back, next_models
+from shoal.core.server_kit.aggregation.averaging import held_back
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
+    answers_of,
     ask_bounds,
     bounded,
+    describing,
     merged_bounds,
     projector_of,
-    telling,
     with_classes,
 )
 from shoal.core.server_kit.standard import trained
@@ -74,16 +75,13 @@ def densities(state: State) -> ClusterDensities | None:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = clustered.train_task(state, state.models[GLOBAL], GLOBAL)
-    return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
+    return clustered.ask_all(state, present, clustered.train_task(state, state.models[GLOBAL], GLOBAL))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-    assigned = {**state.assignments, **dict.fromkeys(trained(reports), GLOBAL)}
     progress = state.progress + 1
     phase = "bounds" if progress >= warm_up(state.parameters) else "train"
-    return replace(state, models=models, guard=guard, progress=progress, assignments=assigned, phase=phase)
+    return replace(clustered.averaged(state, reports), progress=progress, phase=phase)
 
 
 def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -112,9 +110,7 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_profile(state: State, present: Sequence[DeviceId]) -> Plan:
-    mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
-    what = f"devices describe their data{mark}"
-    return Plan(dict.fromkeys(present, _describe(state)), _title(state, what))
+    return Plan(dict.fromkeys(present, _describe(state)), _title(state, describing(state.parameters)))
 
 
 def _describe(state: State) -> Describe:
@@ -127,7 +123,7 @@ def _describe(state: State) -> Describe:
 
 
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
-    profiles, state = _profiles(state, reports), _noted(state, reports)
+    profiles, state = _heard(state, reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
     over = state.progress >= state.rounds
     state = replace(state, starts=_mapped(state, profiles, served=over))
@@ -147,7 +143,7 @@ def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_mixed(state: State, reports: Sequence[Report]) -> State:
-    joined, state = _profiles(state, reports), _noted(state, reports)
+    joined, state = _heard(state, reports)
     starts = {**state.starts, **_mapped(state, joined)}
     updates = trained(reports)
     if not updates:  # only late joiners answered: no device has trained, so the round is still to come
@@ -255,20 +251,12 @@ def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
     return replace(encoder, scaler=scaler)
 
 
-def _profiles(state: State, reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
-    found = {
-        report.device: profile
-        for report in reports
-        if isinstance(report.message, Described) and (profile := telling(report.message.descriptor))
-    }
-    return bounded(state.bounds, _encoder(state).projector, found)
-
-
-def _noted(state: State, reports: Sequence[Report]) -> State:
-    answers = {
-        one.device: telling(one.message.descriptor) for one in reports if isinstance(one.message, Described)
-    }
-    return replace(state, undescribed=descriptors.undescribed(state.undescribed, answers))
+def _heard(state: State, reports: Sequence[Report]) -> tuple[dict[DeviceId, Descriptor], State]:
+    """The profiles in these reports, and the state that knows which devices have too few samples for one."""
+    answers = answers_of(reports)
+    undescribed = descriptors.undescribed(state.undescribed, answers)
+    profiles = bounded(state.bounds, _encoder(state).projector, answers)
+    return profiles, replace(state, undescribed=undescribed)
 
 
 def _encoder(state: State) -> Encoder:

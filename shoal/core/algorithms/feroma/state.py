@@ -17,8 +17,7 @@ class Row:
     """A profile that has a model. Its key reveals nothing about the device, because newcomers see it.
 
     profile: of the data that the model was last trained on. examples: their number. round: of training, from
-    1.
-    device: the owner; "" for a distribution that no device has any more.
+    1. device: the owner; "" for a distribution that no device has any more.
     held_back: whether its last update does not count in others' models, for its length or direction.
     """
 

@@ -156,7 +156,7 @@ def add_devices(
     descriptor (Algorithm 1, line 26). By the model of the fleet, a device that fits no cluster begins one.
     """
     classes = len(clustering.scaler.low) // 2 - 1
-    nearest = {device: _nearest(clustering, one, classes)[0].cluster for device, one in described.items()}
+    nearest = {device: _nearest(clustering, one, classes).cluster for device, one in described.items()}
     if parameters.grouping == "density" or parameters.clusters:
         joined = nearest
     else:
@@ -336,7 +336,7 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
             f"its data are {answer.distance:.2f} away from the best cluster {answer.cluster}, whose radius "
             f"is {radius:.2f}: no cluster has seen such data"
         )
-        return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
+        return replace(_nearest(clustering, descriptor, 0), abstained=True, reason=reason)
     if answer.abstained:
         return answer
     if len(clustering.names) > 1 and answer.confidence < SURE:
@@ -351,7 +351,7 @@ def _placed(
     """The nearest cluster to a newcomer, and the largest squared distance to it that chance makes
     plausible."""
     if not _by_likelihood(parameters):
-        return _nearest(clustering, descriptor, 0)[0], 0.0
+        return _nearest(clustering, descriptor, 0), 0.0
     taken, samples = clustering.label_free, estimate(descriptor).counts[:1]
     point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
     apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
@@ -379,17 +379,15 @@ def _apart(
     return assign.euclidean(points, centroids)
 
 
-def _nearest(
-    clustering: Clustering, descriptor: Descriptor, classes: int
-) -> tuple[ClusterAssignment, FloatArray]:
-    """The nearest centroid, in the coordinates of this many classes, and the scaled point."""
+def _nearest(clustering: Clustering, descriptor: Descriptor, classes: int) -> ClusterAssignment:
+    """The nearest centroid, in the coordinates of this many classes."""
     names, taken = list(clustering.names), (1 + classes) * clustering.label_free
     point = clustering.scaler.transform(descriptors.vector(descriptor, classes)[:taken])
     centroids = clustering.centroids[:, :taken]
     if clustering.noise is None:
-        return assign.nearest(point, centroids, names), point
+        return assign.nearest(point, centroids, names)
     noise = clustering.scaler.transform_noise(descriptors.noise_vector(descriptor, classes)[:taken])
-    return assign.nearest_noisy(point, noise, centroids, clustering.noise[:, :taken], names), point
+    return assign.nearest_noisy(point, noise, centroids, clustering.noise[:, :taken], names)
 
 
 def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:

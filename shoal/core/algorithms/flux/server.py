@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Basis, Plan, Report, ends_by_itself
-from shoal.core.algorithm.training import private_training
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
     add_devices,
@@ -22,7 +21,7 @@ from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.choosing import ClusterDensities
-from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Score, Train
+from shoal.core.exchange.messages import Describe, Evaluate, Message, Score, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import next_models, steadied
@@ -38,9 +37,11 @@ from shoal.core.server_kit.descriptors import undescribed
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.fleet.leaning import leaning
 from shoal.core.server_kit.frozen_encoder import (
+    answers_of,
     ask_bounds,
     ask_described,
     bounded,
+    describing,
     merged_bounds,
     projector_of,
     telling,
@@ -117,25 +118,21 @@ def without(state: State, device: DeviceId) -> State:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(
-        state.models[GLOBAL],
-        clustered.settings(state, GLOBAL, state.progress),
-        GLOBAL,
-        private=private_training(state.parameters),
-    )
-    return Plan(dict.fromkeys(present, task), clustered.title(state, "one model for all"))
+    return clustered.ask_all(state, present, _warm_up_task(state))
+
+
+def _warm_up_task(state: State) -> Train:
+    return clustered.train_task(state, state.models[GLOBAL], GLOBAL, state.progress)
 
 
 def _averaged(state: State, reports: Sequence[Report]) -> State:
-    rule = rule_of(state.parameters)
-    homes = {device: key for device in trained(reports) if (key := clustered.home(state, device)) is not None}
-    models, guard = next_models(state.models, reports, rule, state.guard, clustered.wholly(homes))
-    return replace(state, models=models, guard=guard, spent=charged(state.spent, reports, rule))
+    spent = charged(state.spent, reports, rule_of(state.parameters))
+    return replace(clustered.averaged(state, reports), spent=spent)
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    after = _averaged(state, reports)
-    after = replace(after, progress=after.progress + 1)
+    # No device belongs anywhere yet.
+    after = replace(_averaged(state, reports), assignments=state.assignments, progress=state.progress + 1)
     return replace(after, phase="measure") if state.parameters.measured_apart else _warmed_up(after, reports)
 
 
@@ -165,7 +162,7 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     basis = state.basis
     if basis is not None:
         state = replace(state, parameters=state.parameters.with_classes(basis.classes))
-        return _formed(state, basis.encoder, basis.projector, _answers(reports))
+        return _formed(state, basis.encoder, basis.projector, answers_of(reports))
     state = with_classes(state, reports)
     bounds, width = merged_bounds(reports, state.parameters.asked_privacy)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
@@ -179,17 +176,14 @@ def _projector(state: State) -> Tensors:
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(
-        state.models[GLOBAL],
-        clustered.settings(state, GLOBAL, state.progress),
-        GLOBAL,
-        _projector(state),
-        state.parameters.classes,
-        state.parameters.asked_privacy,
-        private_training(state.parameters),
+    parameters = state.parameters
+    task = replace(
+        _warm_up_task(state),
+        projector=_projector(state),
+        classes=parameters.classes,
+        privacy=parameters.asked_privacy,
     )
-    mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
-    return Plan(dict.fromkeys(present, task), clustered.title(state, f"devices describe their data{mark}"))
+    return clustered.ask_all(state, present, task, describing(parameters))
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
@@ -205,7 +199,7 @@ def _formed(
 ) -> State:
     """The state with clusters, before they are trained: each has the model of all. Without a descriptor there
     are none, and the one model goes on."""
-    described, state = bounded(state.bounds, projector, _descriptors(answers)), _noted(state, answers)
+    described, state = bounded(state.bounds, projector, answers), _noted(state, answers)
     if not described:
         return replace(state, phase="undescribed")
     clustering, assignments = form_clusters(
@@ -224,18 +218,6 @@ def _formed(
 
 
 # -- devices with too few samples for a descriptor ----------------------------------------------------------
-
-
-def _answers(reports: Sequence[Report]) -> dict[DeviceId, Descriptor | None]:
-    return {
-        each.device: telling(each.message.descriptor)
-        for each in reports
-        if isinstance(each.message, Described)
-    }
-
-
-def _descriptors(answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId, Descriptor]:
-    return {device: one for device, one in answers.items() if one is not None}
 
 
 def _noted(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
@@ -257,21 +239,15 @@ def _ask_undescribed(state: State) -> Message:
     clustering = _clustering(state)
     if state.progress >= clustering.round:
         return Score(tuple(state.models.values()))
-    model = state.models[clustering.names[0]]
-    return Train(
-        model, clustered.settings(state, "", clustering.round), private=private_training(state.parameters)
-    )
+    return clustered.train_task(state, state.models[clustering.names[0]], formed=clustering.round)
 
 
 def _take_without(state: State, reports: Sequence[Report]) -> State:
     """A round of training where no device could be described."""
     state = clustered.choose(state, reports)
-    homes = {device: clustered.home(state, device) for device in trained(reports)}
-    if not homes:
+    if not trained(reports):
         return state
-    known = {device: key for device, key in homes.items() if key is not None}
-    after = replace(_averaged(state, reports), assignments={**state.assignments, **known})
-    return _united(clustered.advanced(after, "undescribed"), reports)
+    return _united(clustered.advanced(_averaged(state, reports), "undescribed"), reports)
 
 
 # -- groups that updates tell -------------------------------------------------------------------------------
@@ -340,29 +316,31 @@ def _together(state: State, one: DeviceId, other: DeviceId) -> bool:
 
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering, private = _clustering(state), private_training(state.parameters)
-    describe = Describe(
-        clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
-    )
+    clustering, describe = _clustering(state), _describe(state)
 
     def task(device: DeviceId) -> Message:
         cluster = state.assignments.get(device)
         if cluster is None:
             return _ask_undescribed(state) if device in state.undescribed else describe
-        settings = clustered.settings(state, cluster, clustering.round)
+        train = clustered.train_task(state, state.models[cluster], cluster, clustering.round)
         if state.parameters.mixing == "soft" and device in clustering.vectors:
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
-            return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
-        return Train(state.models[cluster], settings, cluster, private=private)
+            return TrainMixture(models, tuple(weights.values()), train.settings, cluster, train.private)
+        return train
 
     return Plan(
         {device: task(device) for device in present}, clustered.title(state, "one model for each cluster")
     )
 
 
+def _describe(state: State) -> Describe:
+    clustering, parameters = _clustering(state), state.parameters
+    return Describe(clustering.encoder, clustering.projector, parameters.classes, parameters.asked_privacy)
+
+
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
-    state = _joined(clustered.choose(state, reports), _answers(reports))
+    state = _joined(clustered.choose(state, reports), answers_of(reports))
     if not trained(reports):
         # Only late joiners answered, or devices that chose: the round of training is still to come.
         return state
@@ -371,7 +349,7 @@ def _take_clustered(state: State, reports: Sequence[Report]) -> State:
 
 def _joined(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> State:
     """The state with late joiners in their clusters."""
-    described, state = _bounded(state, _descriptors(answers)), _noted(state, answers)
+    described, state = _bounded(state, answers), _noted(state, answers)
     if not described:
         return _settled(state)
     clustering, joined, begun = add_devices(
@@ -390,8 +368,8 @@ def _joined(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> Stat
     return _settled(joined_to)
 
 
-def _bounded(state: State, found: Mapping[DeviceId, Descriptor]) -> dict[DeviceId, Descriptor]:
-    return bounded(state.bounds, _clustering(state).projector, found)
+def _bounded(state: State, answers: Mapping[DeviceId, Descriptor | None]) -> dict[DeviceId, Descriptor]:
+    return bounded(state.bounds, _clustering(state).projector, answers)
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
@@ -478,19 +456,13 @@ def _united(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering = _clustering(state)
-    task = Describe(
-        clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
-    )
-    return Plan(
-        dict.fromkeys(present, task),
-        clustered.title(state, "devices describe their data again, to detect drift"),
-    )
+    what = "devices describe their data again, to detect drift"
+    return clustered.ask_all(state, present, _describe(state), what)
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
-    before, answers = state.assignments, _answers(reports)
-    state, described = _noted(state, answers), _bounded(state, _descriptors(answers))
+    before, answers = state.assignments, answers_of(reports)
+    state, described = _noted(state, answers), _bounded(state, answers)
     clustering, assignments, sources = regrouped(
         state.parameters, _clustering(state), before, state.progress, described
     )

@@ -176,10 +176,10 @@ class State(Clustered):
 
     @property
     def _classless(self) -> Sequence[str]:
-        if self.clustering is None or not self.clustering.classless or self.by_updates:
+        count = self.clustering.classless if self.clustering else 0
+        if not count or self.by_updates:
             return ()
         return (
-            f"{self.clustering.classless} devices had too few samples, or too little budget left, to "
-            "describe their classes with this privacy: groups of them that differ only by class are "
-            "not found",
+            f"{count} devices had too few samples, or too little budget left, to describe "
+            "their classes with this privacy: groups of them that differ only by class are not found",
         )

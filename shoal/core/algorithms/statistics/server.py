@@ -79,18 +79,16 @@ def _take_features(state: State, reports: Sequence[Report]) -> State:
 def _ask_count(state: State, present: Sequence[DeviceId]) -> Plan:
     settings, private = training(state.parameters), private_training(state.parameters)
     tasks = {key: Train(model, settings, key, private=private) for key, model in state.models.items()}
-    homes = {device: clustered.home(state, device) for device in present}
+    homes = clustered.homes(state, present)
     return Plan(
-        {device: tasks[key] for device, key in homes.items() if key is not None},
+        {device: tasks[key] for device, key in homes.items()},
         f"counting {state.progress + 1} of {state.rounds}",
     )
 
 
 def _take_count(state: State, reports: Sequence[Report]) -> State:
-    answers, homes = trained(reports), dict[DeviceId, ModelKey]()
-    for device in answers:
-        if (key := clustered.home(state, device)) is not None:
-            homes[device] = key
+    answers = trained(reports)
+    homes = clustered.homes(state, answers)
     last, now = state.progress + 1 >= state.rounds, dict[ModelKey, Tensors]()
     for key in {*homes.values()}:
         found = [answers[each].model for each in homes if homes[each] == key]

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.clustering.distances import points
 from shoal.core.types import DeviceId, ModelKey
 
 Labels = npt.NDArray[np.int64]
@@ -90,12 +89,6 @@ def kmeans(points: FloatArray, clusters: int) -> Labels:
 
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
-
-
-def around_centers(products: FloatArray, clusters: int) -> Labels:
-    """K-means of updates, from their inner products; one group if no update moves a model."""
-    found = points(products)
-    return kmeans(found, clusters) if found.size else np.zeros(len(products), np.int64)
 
 
 def agglomerated(distances: FloatArray, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:

@@ -84,10 +84,9 @@ class ClusterRound:
 
     key: such as "c0". model: SHA-256 of its model. devices: how many belong to it. loss, accuracy: the
     trimmed means over those of its devices that reported them in this round, each counted once; None if none
-    did.
-    parents: the clusters before the round that its devices or its model came from; its own key if it went on.
-    remarks: what the guard of averaging says about its updates in this round: those that it left out or
-    clipped.
+    did. parents: the clusters before the round that its devices or its model came from; its own key if it
+    went on. remarks: what the guard of averaging says about its updates in this round: those that it left out
+    or clipped.
     """
 
     key: ModelKey
