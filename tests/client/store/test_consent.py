@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -15,10 +17,11 @@ from fedclient.config import PrivacyConfig, read
 from fedclient.store.consent import ASKED, REVOKED, RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
-from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
+from shoal.core.errors import ConfigError, InUse, NoConsent, NotFound, Unprotected
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Open, chosen
 from shoal.core.privacy.report import OPEN
+from shoal.shell import disk
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.paying import exact, order, released
 from tests.waiting import HANG
@@ -50,6 +53,41 @@ def test_nothing_leaves_before_the_owner_consents_and_nothing_after_it_is_revoke
     consents.revoke("r1")
     with pytest.raises(NoConsent):
         own.unprotected(WEIGHTS, DATA)
+
+
+def test_what_is_taken_back_is_not_given_again_by_a_process_that_writes_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training process forgets the consent of a run with other terms while the owner refuses another."""
+    trains, owner = Consents(tmp_path), Consents(tmp_path)
+    for run in ("r1", "r2"):
+        assert not trains.allows(run, WEIGHTS)
+        owner.give(run)
+    moved, write, lock = threading.Event(), Consents._write, disk.lock
+
+    def revoke() -> None:
+        owner.revoke("r2")
+        moved.set()
+
+    def locking(path: Path) -> IO[str]:
+        try:
+            return lock(path)
+        except InUse:
+            moved.set()
+            raise
+
+    def writing(consents: Consents, name: str, value: object) -> None:
+        if consents is trains:
+            revoking.start()
+            assert moved.wait(HANG)
+        write(consents, name, value)
+
+    revoking = threading.Thread(target=revoke)
+    monkeypatch.setattr(disk, "lock", locking)
+    monkeypatch.setattr(Consents, "_write", writing)
+    trains.ask_again("r1", WEIGHTS)
+    revoking.join(HANG)
+    assert owner.given() == {"r1": []}
 
 
 @pytest.mark.parametrize("what", [WEIGHTS, OPEN["off"], "a 'nova' report, as computed"])
