@@ -36,7 +36,7 @@ from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import MAX_SAMPLES, STAYS, Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import receive, send, take_pipes
-from fedclient.work.predictions import arranged, check_graph, read_mixture
+from fedclient.work.predictions import arranged, graph_beside, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
@@ -118,9 +118,7 @@ class Predictions:
             from fedclient.work.torch_network import maker
 
             return maker(config.learner, config.compute), ()
-        data = graph.read_bytes()
-        check_graph(graph, data, model)
-        opened = read_graph(data)
+        opened = read_graph(graph_beside(graph, model))
         return lambda: OnnxNetwork(opened, config.compute.threads), opened.class_names
 
     def compare(self, x: Array, classes: Sequence[int]) -> None:
