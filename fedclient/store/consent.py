@@ -107,7 +107,9 @@ class Consents:
                 f"runs that have: {', '.join(known) or 'none'}; --everything consents in advance",
             )
         with self._locked():
-            given = self.given()
+            given, revoked, now = self.given(), self._refusals(), time.time()
+            if revoked.get(run, 0.0) > now:  # by a clock that was ahead: nothing would leave until then
+                self._write(REVOKED, {**revoked, run: now})
             may_have = {*given.get(run, ()), *known.get(run, {}), *([EVERYTHING] if everything else ())}
             given[run] = sorted(may_have)
             self._write(GIVEN, given)
@@ -171,10 +173,11 @@ class Consents:
 
     def check_since(self, run: RunId, began: float) -> None:
         """Raises NoConsent if consent was taken back after `began`, seconds since 1970, or not given again
-        since: the clock may have been set back."""
+        since. Where it was taken back once, nothing leaves that was begun later than now: the clock was set
+        back, and which came first is not known."""
         refusals = self._refusals()
         self._check_among(refusals, run)
-        if refusals.get(run, 0.0) >= began:
+        if run in refusals and not refusals[run] < began <= time.time():
             raise NoConsent(
                 f"you have taken back your consent to run {run} since this was begun",
                 f"`fedclient consent give {run}` lets the next results leave",

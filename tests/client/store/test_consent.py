@@ -208,7 +208,23 @@ def test_what_was_begun_before_consent_was_taken_back_is_known(tmp_path: Path) -
     with pytest.raises(NoConsent, match="taken back your consent to run r1"):
         consents.check_since("r1", before)
     consents.check_since("r2", before)
-    consents.check_since("r1", time.time() + 1.0)
+    consents.check_since("r1", time.time())
+
+
+def test_consent_that_was_taken_back_by_a_clock_that_was_ahead_can_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun by that clock does not leave, since it may have been begun before."""
+    consents, now = Consents(tmp_path), time.time()
+    ahead = now + 1e8
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: ahead)
+        consents.revoke("r1", unseen=True)
+    consents.give("r1", everything=True)
+    consents.check_since("r1", time.time())
+    for began in (now - 1.0, ahead - 1.0, ahead + 1.0):
+        with pytest.raises(NoConsent, match="taken back your consent to run r1"):
+            consents.check_since("r1", began)
 
 
 def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) -> None:
