@@ -28,7 +28,7 @@ from fedclient.faults import TaskFailed
 from fedclient.placing.asking import MAX_MODELS, Asks, wanted
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
-from fedclient.store.state import GRAPH, MODEL, NEXT_GRAPH, OTHER, PLACEMENT
+from fedclient.store.state import GRAPH, MODEL, OTHER, PLACEMENT
 from fedclient.work.executor import Executor, performed
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import HINT, NO_CLASSIFIER, Chosen, Counted, Wish
@@ -328,7 +328,7 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     the place of the earlier one last.
     """
     from fedclient.work.genuine import FINE_TUNING, SEAL, SIGNATURE
-    from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE
+    from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE, NEXT_GRAPH
 
     assert result.model is not None
     if result.seal is not None:

@@ -36,8 +36,6 @@ from shoal.shell.disk import show, storing, sweep, sync_folder, write
 STATUS = "status.json"
 MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
 """In the folder `model`: the weights, where they come from, and the network on a device without a learner."""
-NEXT_GRAPH = "graph-next.onnx"
-"""Beside them for a moment: the network of a model that is being written. A model names its own network."""
 OTHER = "model-{}.safetensors"
 """Beside it: another model of its mixture, named by what is in it."""
 MAX_MARK = 256

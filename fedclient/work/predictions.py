@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from fedclient.store.state import NEXT_GRAPH
 from shoal.core.data.scale import RESERVED
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.tensors import Manifest, digest
@@ -34,6 +33,8 @@ MIXTURE = "mixture"
 """The name under which the header of a model's file has a mixture's files and their shares, as JSON."""
 DIGEST, GRAPH_DIGEST = "digest", "graph"
 """The same for its digest, and for that of the graph that it belongs to."""
+NEXT_GRAPH = "graph-next.onnx"
+"""Beside a model for a moment: the graph of the one that is being written."""
 TRIES = 3
 """How many times a mixture is read that another process is replacing meanwhile."""
 
