@@ -10,6 +10,10 @@ const NOT_FOUND = 5;
 const OUTCOMES = ["", "accepted", "duplicate", "late", "refused"], LATE = 3;
 const LARGEST = 64 << 20; // bytes of a model
 const wait = (time) => sleep(1000 * time);
+const waitWithin = ([earliest, latest]) => { // no server makes it call without a pause, or stay away for long
+  const most = Math.min(Math.max(latest, 1), 3600), least = Math.min(earliest, most);
+  return wait(least + Math.random() * (most - least));
+};
 
 class Folder { // on return of `keep` a file is on the disk, whole or not at all
   constructor(root) { this.root = root; mkdirSync(root, { recursive: true, mode: 0o700 }); }
@@ -39,8 +43,7 @@ class Device {
         return await call();
       } catch (error) {
         if (!(error instanceof CallError) || !error.again) throw error;
-        const [earliest, latest] = error.window ?? [0, Math.min(45, this.spread * 2 ** tries)];
-        await wait(earliest + Math.random() * (latest - earliest));
+        await waitWithin(error.window ?? [0, Math.min(45, this.spread * 2 ** tries)]);
       }
     }
   }
@@ -67,8 +70,7 @@ class Device {
         if (next.task) await this.serve(next.task, within(next.$bytes, 1, 4));
         else if (next.idle?.finished) return await this.ask("Leave", {});
         else if (next.idle) {
-          const [earliest, latest] = [next.idle.earliest, next.idle.latest].map(seconds);
-          await wait(earliest + Math.random() * (latest - earliest));
+          await waitWithin([next.idle.earliest, next.idle.latest].map(seconds));
         }
       } catch (error) {
         if (error.code !== "say-hello") throw error;
@@ -83,7 +85,7 @@ class Device {
     const beat = setInterval(() => {
       this.client.call("DeviceService", "Alive", { session: this.client.session, lease })
         .then(({ wanted }) => wanted || stop.abort(), () => {}); // what failed shows in the next call that counts
-    }, 1000 * seconds(this.welcome.heartbeat));
+    }, 1000 * Math.max(0.1, seconds(this.welcome.heartbeat)));
     const title = `${lease.run}, round ${lease.round}: ${task.title}`;
     try {
       let result = this.kept(key) ?? await this.perform(task, payload, key, stop.signal), most = task.inline_report ?? 0;

@@ -25,8 +25,6 @@ T = TypeVar("T")
 
 LINE = 4096
 """Characters that are read of a file with a join string."""
-SHORTEST, LONGEST = 1.0, 60.0
-"""Bounds, in seconds, of the time between two requests while an operator has not approved yet."""
 
 
 def read_join_string(given: str) -> JoinString:
@@ -86,7 +84,7 @@ async def _ask_until_answered(
         )
     backoff = Backoff()
     while isinstance(answer, Pending):
-        await asyncio.sleep(min(max(answer.retry_in, SHORTEST), LONGEST))
+        await asyncio.sleep(answer.retry_in)
         answer = await patiently(lambda: _ask(line, port, asking, name), backoff, math.inf, console.progress)
     identity = identity_of(asking, answer, port)
     keyring.keep(identity)

@@ -36,7 +36,7 @@ from fedclient.light.trial import limit_memory, try_runtime
 from fedclient.light.verdict import MAX_SAMPLES, STAYS, Checked, check
 from fedclient.work.data import open_views
 from fedclient.work.pipes import receive, send, take_pipes
-from fedclient.work.predictions import arranged, check_graph, read_mixture
+from fedclient.work.predictions import arranged, graph_beside, read_mixture
 from shoal.core.data.arrays import network_input, samples
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.inference.graph.model import read_graph
@@ -118,9 +118,7 @@ class Predictions:
             from fedclient.work.torch_network import maker
 
             return maker(config.learner, config.compute), ()
-        data = graph.read_bytes()
-        check_graph(graph, data, model)
-        opened = read_graph(data)
+        opened = read_graph(graph_beside(graph, model))
         return lambda: OnnxNetwork(opened, config.compute.threads), opened.class_names
 
     def compare(self, x: Array, classes: Sequence[int]) -> None:
@@ -128,7 +126,7 @@ class Predictions:
         one's error."""
         with suppress(ShoalError, MemoryError), self._turn:
             if self._shadow is not None:
-                said = _classes(self._shadow, _inputs(x))
+                said = _classes(self._shadow, self._inputs(x))
                 alike = int((said == np.asarray(classes)).sum())
                 counts = self.counts
                 most = MAX_PREDICTIONS - counts.predictions
@@ -140,7 +138,7 @@ class Predictions:
     def label(self, x: Array, y: Array) -> int:
         """Count for which of these samples each of the two models is right. y: (n,) the classes, as numbers.
         Returns how many samples were counted. Raises ShoalErrors."""
-        inputs = _inputs(x)
+        inputs = self._inputs(x)
         if y.shape != (len(inputs),) or y.dtype.kind not in "iu":
             raise BadPayload(f"{len(inputs)} samples and labels {list(y.shape)} {y.dtype}", LABELS)
         with self._turn:
@@ -169,7 +167,7 @@ class Predictions:
         used = self.used
         if used is None:
             raise BadPayload("there is no model yet", "try again in a moment")
-        inputs = _inputs(x)
+        inputs = self._inputs(x)
         with self._turn:
             if self._regression:
                 return {**used.facts, "values": numbers(used.network, inputs).tolist()}
@@ -177,6 +175,18 @@ class Predictions:
         classes = found.argmax(axis=1).tolist()
         named = {"names": list(used.names)} if used.names else {}
         return {**used.facts, **named, "classes": classes, "probabilities": found.round(6).tolist()}
+
+    def _inputs(self, x: Array) -> Array:
+        """The samples of a request as a network takes them. Raises BadPayload, and DataFault."""
+        if x.ndim == 0 or len(x) == 0:
+            raise BadPayload("there are no samples in it", 'send {"x": [...]}, with one sample in each row')
+        own = self._data.x.shape[1:]
+        if x.ndim == 1 and own:
+            raise BadPayload(
+                f"x is one list of {len(x)} numbers, and not a list of samples",
+                f'send {{"x": [[...], ...]}}, with one sample of shape {list(own)} in each row',
+            )
+        return network_input(samples("x", x))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -296,13 +306,6 @@ def _labeled_of(body: bytes) -> tuple[Array, Array]:
         return np.asarray(found["x"], dtype=np.float64), np.asarray(found["y"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise BadPayload(f"the labels cannot be read: {error}"[:300], LABELS) from None
-
-
-def _inputs(x: Array) -> Array:
-    """The samples of a request as a network takes them. Raises BadPayload, and DataFault."""
-    if x.ndim == 0 or len(x) == 0:
-        raise BadPayload("there are no samples in it", 'send {"x": [...]}, with one sample in each row')
-    return network_input(samples("x", x))
 
 
 def _classes(network: Scorer, inputs: Array) -> Array:

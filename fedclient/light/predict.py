@@ -9,9 +9,8 @@ from fedclient.config import ClientConfig
 from fedclient.light.messages import Open, Predict, Predicted
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import Executor, Spawned, performed, stopped_after
-from fedclient.work.predictions import Mixture, Prediction, check_graph
+from fedclient.work.predictions import Mixture, Prediction, graph_beside
 from fedclient.work.settings import light_config
-from shoal.core.errors import NotFound
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import decode, encode
@@ -21,14 +20,7 @@ from shoal.core.types import Tensors
 
 def read_graph_file(path: Path, model: Path) -> Tensors:
     """A model's graph, in the form in which it travels. Raises NotFound, and DataFault if it is damaged."""
-    try:
-        data = path.read_bytes()
-    except OSError:
-        raise NotFound(
-            f"there is no graph {path}", "set `learner`, or run `fedclient place` on a run with a graph first"
-        ) from None
-    check_graph(path, data, model)
-    return {"graph": np.frombuffer(data, np.uint8)}
+    return {"graph": np.frombuffer(graph_beside(path, model), np.uint8)}
 
 
 async def predicted(

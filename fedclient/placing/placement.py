@@ -43,7 +43,7 @@ from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.inference.graph.model import reference_of
 from shoal.core.inference.newcomer import members
 from shoal.core.types import RunId, Tensors
-from shoal.shell.disk import make_folder, write
+from shoal.shell.disk import make_folder, move, write
 from shoal.shell.weights import write as write_weights
 
 MEMBER = "this device trains in the run, and this is its own cluster"
@@ -324,10 +324,11 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     NotGenuine before anything is written if the models are not those of their release.
 
     Others of a mixture come first, under names that their content gives, and those of an earlier one are
-    removed last: so the model's file always names files that are there.
+    removed last: so the model's file always names files that are there. The graph comes first, too, and takes
+    the place of the earlier one last.
     """
     from fedclient.work.genuine import FINE_TUNING, SEAL, SIGNATURE
-    from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE
+    from fedclient.work.predictions import GRAPH_DIGEST, MIXTURE, NEXT_GRAPH
 
     assert result.model is not None
     if result.seal is not None:
@@ -335,7 +336,7 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
     path = folder / MODEL
     make_folder(folder)
     if result.graph is not None:
-        write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
+        write(folder / NEXT_GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}
     if result.graph is not None:
         facts[GRAPH_DIGEST] = result.graph.sha256
@@ -354,6 +355,8 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
         shares = {files.get(each.model, MODEL): each.share for each in result.mixture}
         facts |= {"model": result.model.blob.sha256, MIXTURE: json.dumps(shares)}
     _write(path, store.load(result.model), facts)
+    if result.graph is not None:
+        move(folder / NEXT_GRAPH, folder / GRAPH)
     write(folder / PLACEMENT, json.dumps(result.facts()).encode())
     for old in folder.glob(OTHER.format("*")):
         if old.name not in files.values():

@@ -27,6 +27,9 @@ from shoal.shell.console import Become, Console
 
 LONGEST = 86400.0
 """Seconds that a trial may take: nothing else tells a process that hangs from one that waits for a task."""
+AWAY = 3600.0
+"""Seconds for which a trial waits for a server that does not answer: one that is down at that moment fails no
+release, and a release that cannot reach it at all still fails."""
 ENDING = 30.0
 """Seconds that a process has to end in order."""
 DIE_WITH_PARENT = 1
@@ -155,6 +158,7 @@ def _lines(settings: ClientConfig, config: Path | None, one_round: Sequence[str]
     calling += ["--server", settings.server] if settings.server else []
     calling += ["--device", settings.device] if settings.device else []
     calling += ["--insecure-loopback"] if settings.insecure_loopback else []
+    calling += ["--give-up-after", f"{AWAY:g}"]
     return [["check", *given, "--json"], [*one_round, *given, *calling, "--json"]]
 
 

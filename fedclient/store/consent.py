@@ -4,24 +4,29 @@
 <state>/consent/given.json   {"RUN": ["WHAT", ...]}, or ["*"]: to everything that the run asks for
 <state>/consent/terms.json   {"RUN": {...}}: what all of a run asks for and costs, as far as it says so
 <state>/consent/revoked.json {"RUN": seconds since 1970}: when the run was last refused, or consent taken back
+<state>/consent/lock         held while one of them is read and written
 
-The training process writes `asked` and `terms`, and `fedclient consent` the others. Without consent
+The training process writes `asked` and `terms`, and `fedclient consent` the others; only what was given for
+other terms, the training process takes away. Without consent
 nothing of the kind leaves: the run learns that the owner has not consented, and goes on without the device.
 A result that was begun before consent was taken back does not leave either.
 """
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from shoal.core.errors import NoConsent, NotFound
 from shoal.core.types import RunId
-from shoal.shell.disk import storing, write
+from shoal.shell.disk import lock_within, make_folder, storing, write
 
 ASKED, GIVEN, REVOKED, TERMS = "asked.json", "given.json", "revoked.json", "terms.json"
 EVERYTHING = "*"
+WAIT = 2.0
+"""Seconds to wait for another process of this device, which holds the lock for milliseconds."""
 RUNS = 100
 """Runs whose requests are kept, and those whose terms are kept without a request or consent: a hostile server
 must not fill the disk with names."""
@@ -51,10 +56,11 @@ class Consents:
         """Whether the owner has consented that this leaves for this run; if not, the request is kept."""
         if {what, EVERYTHING} & set(self.given().get(run, ())):
             return True
-        asked = self.asked()
-        if what not in asked.get(run, {}):
-            asked[run] = {**asked.pop(run, {}), what: time.time()}
-            self._write(ASKED, dict(list(asked.items())[-RUNS:]))
+        if what not in self.asked().get(run, {}):
+            with self._locked():
+                asked = self.asked()
+                asked[run] = {**asked.pop(run, {}), what: time.time()}
+                self._write(ASKED, dict(list(asked.items())[-RUNS:]))
         return False
 
     def note(self, run: RunId, terms: dict[str, Any]) -> None:
@@ -63,8 +69,10 @@ class Consents:
         The terms of a run that has consent, or waits for it, are not forgotten for those of others: a server
         that names enough runs could add less noise than the owner was shown.
         """
-        known = self.terms()
-        if known.get(run) != terms:
+        if self.terms().get(run) == terms:
+            return
+        with self._locked():
+            known = self.terms()
             known.pop(run, None)
             known[run] = terms
             held = {*self.given(), *self.asked()}
@@ -75,9 +83,11 @@ class Consents:
     def ask_again(self, run: RunId, what: str) -> None:
         """Forget that the owner has consented that this leaves: it was for other terms. An owner who has
         allowed a run everything is not asked. Raises StorageFault."""
-        given = self.given()
-        if what in given.get(run, ()):
-            given[run].remove(what)
+        if what not in self.given().get(run, ()):
+            return
+        with self._locked():  # or what the owner takes back meanwhile would be given again
+            given = self.given()
+            given[run] = [each for each in given.get(run, ()) if each != what]
             self._write(GIVEN, given)
 
     def terms(self) -> dict[RunId, dict[str, Any]]:
@@ -96,9 +106,13 @@ class Consents:
                 f"run {run!r} has asked for nothing that takes your consent",
                 f"runs that have: {', '.join(known) or 'none'}; --everything consents in advance",
             )
-        given = self.given()
-        given[run] = sorted({*given.get(run, ()), *known.get(run, {}), *([EVERYTHING] if everything else ())})
-        self._write(GIVEN, given)
+        with self._locked():
+            given, revoked, now = self.given(), self._refusals(), time.time()
+            if revoked.get(run, 0.0) > now:  # by a clock that was ahead: nothing would leave until then
+                self._write(REVOKED, {**revoked, run: now})
+            may_have = {*given.get(run, ()), *known.get(run, {}), *([EVERYTHING] if everything else ())}
+            given[run] = sorted(may_have)
+            self._write(GIVEN, given)
         return given[run]
 
     def revoke(self, run: RunId, unseen: bool = False) -> None:
@@ -107,6 +121,10 @@ class Consents:
         unseen: also a run that is not listed, since it has not come yet, or since many newer ones have.
         Raises NotFound for such a run otherwise, and for one that is refused already.
         """
+        with self._locked():
+            self._revoke(run, unseen)
+
+    def _revoke(self, run: RunId, unseen: bool) -> None:
         given, revoked = self.given(), self._refusals()
         if run in revoked and run not in given:
             raise NotFound(
@@ -155,10 +173,11 @@ class Consents:
 
     def check_since(self, run: RunId, began: float) -> None:
         """Raises NoConsent if consent was taken back after `began`, seconds since 1970, or not given again
-        since: the clock may have been set back."""
+        since. Where it was taken back once, nothing leaves that was begun later than now: the clock was set
+        back, and which came first is not known."""
         refusals = self._refusals()
         self._check_among(refusals, run)
-        if refusals.get(run, 0.0) >= began:
+        if run in refusals and not refusals[run] < began <= time.time():
             raise NoConsent(
                 f"you have taken back your consent to run {run} since this was begun",
                 f"`fedclient consent give {run}` lets the next results leave",
@@ -175,6 +194,16 @@ class Consents:
                 "revoke RUN --unseen`. Until then this device takes part in no run",
             )
         return found
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """While no other process writes. Raises InUse if one does not stop, and StorageFault."""
+        path = self._folder / "lock"
+        with storing(path):
+            make_folder(self._folder)
+            file = lock_within(path, WAIT)
+        with file:
+            yield
 
     def _read(self, name: str, kind: type) -> dict[RunId, Any]:
         """What is stored for each run. What cannot be read counts as missing: then there is no consent."""

@@ -96,7 +96,13 @@ class Ledger:
 
     @property
     def _since(self) -> float:
-        return self._clock() - DAY * self._budget.window_days
+        return self._window[0]
+
+    @property
+    def _window(self) -> tuple[float, float]:
+        """From when on a payment counts as recent, and now."""
+        now = self._clock()
+        return now - DAY * self._budget.window_days, now
 
     @property
     def _holder(self) -> str:
@@ -210,7 +216,7 @@ class Ledger:
 
     def _has_reserved(self, book: Book, cost: Cost) -> bool:
         """Whether this is reserved, and has not lapsed. What was spent since makes no difference."""
-        active = book.is_active(self._run, self._since)
+        active = book.is_active(self._run, *self._window)
         return active and book.reserved(self._run, self._holder) == cost
 
     def _check_whole(self, book: Book, cost: Cost) -> None:
@@ -219,14 +225,14 @@ class Ledger:
         before, rest = book.of_run(self._run), cost - book.paid_by(self._run, self._holder)
         if rest:
             what = f"{'the rest' if before else 'all'} of run {self._run}"
-            others = book.held(self._since, but=self._run), book.rest(self._run, but=self._holder)
-            recent = book.within(self._source, self._since, self._clock())
+            others = book.held(*self._window, but=self._run), book.rest(self._run, but=self._holder)
+            recent = book.within(self._source, *self._window)
             self._budget.check(rest, recent, book.spent, before, what, *others)
 
     def _check_changes(self, book: Book) -> None:
         """Raises OverBudget where a server has had too much written down: each reservation is a line."""
         for run, most in ((self._run, CHANGES), (None, RESERVATIONS)):
-            if book.reservations(self._holder, self._since, run) >= most:
+            if book.reservations(self._holder, *self._window, run) >= most:
                 raise OverBudget(
                     f"within {self._budget.window_days:g} days {most} reservations were made for "
                     f"{f'run {run}' if run else 'the runs of this device'}, and no more are",
@@ -337,11 +343,11 @@ class Ledger:
 
     def _check(self, book: Book, payment: Payment) -> None:
         """Raises OverBudget."""
-        recent = book.within(self._source, self._since, self._clock())
+        recent = book.within(self._source, *self._window)
         of_this_run = book.of_run(self._run) if self._run else None
         what = "a vote" if payment.kind == VOTE else ""
-        run, since = self._run, self._since
-        others = book.held(since, but=run), book.held_for(run, since, but=self._holder)
+        run, window = self._run, self._window
+        others = book.held(*window, but=run), book.held_for(run, *window, but=self._holder)
         self._budget.check(payment.cost, recent, book.spent, of_this_run, what, *others)
 
     def _released(self, book: Book, asked: Payment, since: float, in_part: bool = False) -> Release | None:

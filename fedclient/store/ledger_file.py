@@ -12,18 +12,17 @@ that are new are read and added up: a byte that was changed anywhere is found as
 """
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 
-from shoal.core.errors import InUse, LedgerFault
+from shoal.core.errors import LedgerFault
 from shoal.core.privacy.ledger.book import Book
 from shoal.core.privacy.ledger.entries import Entry, Release
 from shoal.core.privacy.ledger.lines import Chain, Head, head_from, line_of
-from shoal.shell.disk import check_room, lock, make_folder, storing, sweep, write, write_together
+from shoal.shell.disk import check_room, lock_within, make_folder, storing, sweep, write, write_together
 
 WAIT = 2.0
 """Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
@@ -90,17 +89,10 @@ class LedgerFile:
     def locked(self) -> Iterator[Book]:
         """All entries, while no other process can add any. Raises InUse if one does not stop, and what
         `read` raises."""
-        path, until = self._folder / "lock", time.monotonic() + WAIT
+        path = self._folder / "lock"
         with storing(path):
             make_folder(self._folder)
-            while True:
-                try:
-                    file = lock(path)
-                    break
-                except InUse:  # a device that shares this ledger, for a moment
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.02)
+            file = lock_within(path, WAIT)
         with file:
             for folder in (self._folder, self._folder / RELEASES):
                 sweep(folder)

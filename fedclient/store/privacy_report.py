@@ -58,7 +58,7 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     more of it is free, in seconds since 1970; None: never, or all of it is free."""
     book, now = Book.of(entries), time.time()
     since = now - DAY * budget.window_days
-    reserved = book.held(since)
+    reserved = book.held(since, now)
 
     def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
         left = budget.epsilon_of(Cost(budget.left(of_data, book.spent, reserved=reserved)))
@@ -89,11 +89,12 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
 def by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, dict[str, float]]:
     """For each run, at the owner's delta: spent, the epsilon that it has spent; reserved, what it has
     reserved and not yet spent."""
-    book, since = Book.of(entries), time.time() - DAY * budget.window_days
+    book, now = Book.of(entries), time.time()
+    window = now - DAY * budget.window_days, now
     return {
         run: {
             "spent": budget.epsilon_of(book.of_run(run)),
-            "reserved": budget.epsilon_of(book.held_for(run, since)),
+            "reserved": budget.epsilon_of(book.held_for(run, *window)),
         }
         for run in book.runs
     }

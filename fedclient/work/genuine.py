@@ -10,13 +10,12 @@ As a process of its own, for devices with little memory, where what checks signa
     {"model": PATH, "identity": FOLDER} --> standard input     standard output --> nothing, or the error
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 from fedclient.store.state import GRAPH
 from fedclient.work.pipes import receive, send, take_pipes
-from fedclient.work.predictions import GRAPH_DIGEST, files_of, header_of, read_model
+from fedclient.work.predictions import GRAPH_DIGEST, files_of, graph_beside, header_of, read_model
 from fedclient.work.spawning import Child
 from shoal.core.errors import NotGenuine, ShoalError
 from shoal.core.exchange.seal import HINT, Signed, opened
@@ -50,7 +49,8 @@ def check_stored(model: Path, identity: Path) -> None:
         if name != model.name or FINE_TUNING not in header:
             seal.check(seal.release, header_of(path).get("cluster", ""), read_model(path))
     if GRAPH_DIGEST in header:
-        seal.check_graph(hashlib.sha256(model.with_name(GRAPH).read_bytes()).hexdigest())
+        seal.check_graph(header[GRAPH_DIGEST])
+        graph_beside(model.with_name(GRAPH), model)
 
 
 async def checked_apart(model: Path, identity: Path) -> str:

@@ -25,7 +25,7 @@ from shoal.core.data.scale import RESERVED
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.tensors import Manifest, digest
 from shoal.core.types import Array, Tensors
-from shoal.shell.disk import replacing
+from shoal.shell.disk import replacing, storing
 
 Mixture = Sequence[tuple[float, Tensors]]
 """Models, each with its share in the probabilities; the shares sum to 1. One model has the share 1."""
@@ -33,6 +33,8 @@ MIXTURE = "mixture"
 """The name under which the header of a model's file has a mixture's files and their shares, as JSON."""
 DIGEST, GRAPH_DIGEST = "digest", "graph"
 """The same for its digest, and for that of the graph that it belongs to."""
+NEXT_GRAPH = "graph-next.onnx"
+"""Beside a model for a moment: the graph of the one that is being written."""
 TRIES = 3
 """How many times a mixture is read that another process is replacing meanwhile."""
 
@@ -110,14 +112,28 @@ def arranged(model: Tensors, manifest: Manifest) -> Tensors:
     return {name: model[name] for name in sorted(model, key=lambda each: (place.get(each, len(place)), each))}
 
 
-def check_graph(graph: Path, data: bytes, model: Path) -> None:
-    """Raises DataFault unless these bytes are the graph that the model's header names, if it names one."""
-    named = header_of(model).get(GRAPH_DIGEST)
-    if named is not None and named != hashlib.sha256(data).hexdigest():
-        raise DataFault(
-            f"{graph} is damaged: it is not the graph that {model} was placed with",
-            "run `fedclient place` again",
+def graph_beside(graph: Path, model: Path) -> bytes:
+    """The graph that the model's header names; the one in `graph`, if it names none.
+
+    A process that was killed while it replaced both may have left that of the model under another name.
+    Raises NotFound, and DataFault where no file here is the one that is named.
+    """
+    found = list[bytes]()
+    for path in (graph, graph.with_name(NEXT_GRAPH), graph):  # again, as it may have been renamed meanwhile
+        with storing(path):
+            found += [path.read_bytes()] if path.exists() else []
+    if not found:
+        raise NotFound(
+            f"there is no graph {graph}",
+            "set `learner`, or run `fedclient place` on a run with a graph first",
         )
+    named = header_of(model).get(GRAPH_DIGEST)
+    for data in found:
+        if named in (None, hashlib.sha256(data).hexdigest()):
+            return data
+    raise DataFault(
+        f"{graph} is damaged: it is not the graph that {model} was placed with", "run `fedclient place` again"
+    )
 
 
 def read_mixture(path: Path) -> Mixture:

@@ -1,4 +1,4 @@
-"""Limits for each of many callers: a number of events per minute, or a token bucket."""
+"""Limits for each of many callers: a number of events in a time, or a token bucket."""
 
 import time
 from collections import OrderedDict, deque
@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 from shoal.core.engine.token_bucket import TokenBucket
 
-MINUTE = 60.0
+MINUTE, HOUR = 60.0, 3600.0
 MAX_KEYS = 4096
 """How many callers are remembered; the one that has been silent for longest is forgotten."""
 
 
 class RateLimit:
-    """At most `most` events per minute for each key."""
+    """At most `most` events within `seconds` for each key."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, seconds: float = MINUTE) -> None:
+        self._most, self._seconds = most, seconds
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
     def used_up(self, key: str) -> bool:
-        """Whether a key has reached its limit within the last minute."""
+        """Whether a key has reached its limit by now."""
         times = self._times.get(key)
-        while times and times[0] <= time.monotonic() - MINUTE:
+        while times and times[0] <= time.monotonic() - self._seconds:
             times.popleft()
         return times is not None and len(times) >= self._most
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from fedserver.cli.text import table
+from fedserver.coordinator.answers import ROOM
 from fedserver.coordinator.status_types import WithdrawnRun
 from shoal.core.texts import plural
 
@@ -49,6 +50,8 @@ def shown(found: "Withdrawn", done: bool) -> str:
     ]
     if any(each.with_it and each.channels for each in found.releases):
         lines.append("a channel keeps its release until another is used: fedserver release use")
+    if any(each.with_it and each.epsilon and not each.replayed for each in found.runs):
+        lines.append(f"what they have paid before stays paid, and {ROOM}: who has none left takes no part")
     if not done:
         replay = "".join(f" --replay {each.run}" for each in found.runs if each.back_to)
         lines.append(f"do it with: fedserver device withdraw {device} --yes{replay}")
@@ -70,7 +73,7 @@ def _price(each: WithdrawnRun) -> str:
         return "nothing"
     how = f"no stored version lacks it: fedserver run start --like {each.run}"
     if each.inherited:
-        how = f"again, with what {each.inherited} makes then: fedserver run start"
+        how = f"again, with what {each.inherited} makes without it: fedserver run start"
     elif each.back_to:
         how = f"--replay {each.run}, from before round {each.back_to}"
     pays = f"each pays at most epsilon {each.epsilon:g}" if each.epsilon else "at no epsilon"

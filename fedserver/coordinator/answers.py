@@ -20,6 +20,7 @@ REFUSALS = (
     "no-algorithm",
 )
 """The codes with which a device refuses a run, as it will until its owner or an operator acts."""
+ROOM = "an owner's default budget has room for epsilon 5 in 30 days"
 MAX_NAMED = 3
 """How many devices are named for each answer."""
 

@@ -7,6 +7,7 @@ learns (`fedclient.work.failures`): a device that refuses says so before its fir
 import math
 from collections.abc import Collection, Iterable
 
+from fedserver.coordinator.answers import ROOM
 from fedserver.coordinator.runs import Run
 from shoal.core.algorithm import basis_of
 from shoal.core.engine.bootstrap import Unstarted
@@ -16,7 +17,6 @@ from shoal.core.types import DeviceId
 
 DELTA = 1e-6
 """At which every report states what was paid."""
-ROOM = "an owner's default budget has room for epsilon 5 in 30 days"
 
 
 def cost_of(run: Run, others: Iterable[Run], able: Collection[DeviceId], paid: Collection[DeviceId]) -> str:

@@ -164,8 +164,8 @@ class Published:
 
     async def of_release(self, spec: RunSpec) -> RunSpec:
         """What an operator asked for who wants to know how good a release is, or to go on from it: with the
-        algorithm and the network of its run. Raises NotFound; ConfigError for a series that goes on always
-        from one release."""
+        algorithm and the network of its run, and to go on, on devices with the same labels where none are
+        given. Raises NotFound; ConfigError for a series that goes on always from one release."""
         asked = spec.evaluate or spec.base
         name = await self.named(asked)
         if spec.every and name == asked:
@@ -184,8 +184,15 @@ class Published:
         )
         if spec.evaluate is not None:
             return replace(found, evaluate=name)
-        parameters = {**of.parameters, **spec.parameters}
-        return replace(found, parameters=parameters, graph=of.graph, graph_bytes=of.graph_bytes, release=name)
+        return replace(
+            found,
+            parameters={**of.parameters, **spec.parameters},
+            graph=of.graph,
+            graph_bytes=of.graph_bytes,
+            graph_by=of.graph_by,  # one that a device made stays one that no device may have
+            labels=spec.labels or of.labels,
+            release=name,
+        )
 
     async def measured(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
         """The first state of a run that only measures. model: from elsewhere, where no release is named."""

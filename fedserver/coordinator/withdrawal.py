@@ -25,7 +25,7 @@ from shoal.core.algorithm import basis_of
 from shoal.core.algorithm.training import counted_by
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DataFault, NotFound, Refused
-from shoal.core.exchange.link import AT
+from shoal.core.exchange.link import run_of
 from shoal.core.server_kit.history.lineage import Lineage, lineage
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId
@@ -114,7 +114,7 @@ class Withdrawals:
             past = await past_of(self._storage, run.run, device)
             found = past.lineage(run, device)
             of_run = await self._releases(run, past, device)
-            if source := self._source(run, tainted):
+            if source := await self._source(run, tainted):
                 keys = frozenset(run.engine.state.models)
                 found = replace(found, with_it=keys, without_it=frozenset())
                 of_run = [
@@ -122,8 +122,9 @@ class Withdrawals:
                 ]
                 every = {cluster.model for each in past.rounds for cluster in each.clusters}
                 found = replace(found, blobs=found.blobs | every)
+            # Also of a run that went back: others may go on from what it had before.
+            tainted |= {name: run.run for name in found.blobs if name not in tainted}
             if found or source or (run.active and device in run.engine.reported):
-                tainted |= {name: run.run for name in found.blobs if name not in tainted}
                 runs.append(await self._run(run, past, found, device, source))
                 releases += of_run
         runs += [
@@ -132,12 +133,19 @@ class Withdrawals:
         ]
         return Withdrawal(device, tuple(runs), tuple(releases))
 
-    def _source(self, run: Run, tainted: dict[str, RunId]) -> RunId:
-        """The run with the device in it that this one began with; "" for none."""
+    async def _source(self, run: Run, tainted: dict[str, RunId]) -> RunId:
+        """The run with the device in it that this one began with; "" for none. tainted: of models that have
+        contained the device, the run."""
         basis, parameters = basis_of(run.engine.state), run.server_half.parameters
         of = getattr(parameters, "of", "") or counted_by(parameters)
-        names = (run.spec.initial, *(() if basis is None else basis.names[:1]))
-        runs = (*(tainted[name] for name in names if name in tainted), of, run.spec.release.partition(AT)[0])
+        names, gone = [run.spec.initial, *(() if basis is None else basis.names[:1])], ""
+        if run.spec.release:
+            try:
+                card = (await self._storage.call(self._storage.releases.get, run.spec.release)).card
+                names += [weights.blob.sha256 for weights in card.models.values()]
+            except (NotFound, DataFault, DamagedRow):  # then it may have had any of the run's models
+                gone = run_of(run.spec.release)
+        runs = (*(tainted[name] for name in names if name in tainted), of, gone)
         return next((each for each in runs if each and each in tainted.values()), "")
 
     async def _run(
@@ -218,6 +226,12 @@ class Withdrawals:
                 continue
             if run not in by_run:
                 raise Refused(f"run {run} has no report of {found.device}", "leave out --replay for it")
+            if source := by_run[run].inherited:
+                raise NotFound(
+                    f"run {run} began with what {source} had made with {found.device}, so no model of it is "
+                    "without it",
+                    f"take {source} back, with --replay {source}, and start another run with what that makes",
+                )
             if not by_run[run].back_to:
                 raise NotFound(
                     f"run {run} has no stored models without {found.device} to go back to",

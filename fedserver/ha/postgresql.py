@@ -74,7 +74,7 @@ class PostgresqlDatabase(Database):
 
     def __init__(self, url: str) -> None:
         super().__init__()
-        self._ended, self._heard = threading.Event(), time.monotonic()
+        self._url, self._ended, self._heard = url, threading.Event(), time.monotonic()
         with _faults():
             self.connection = _session(url)
             try:
@@ -130,10 +130,14 @@ class PostgresqlDatabase(Database):
     def _beat(self) -> None:
         """Keep the session from being silent, and notice its end."""
         while not self._ended.wait(BEAT):
+            began = time.monotonic()
             try:
-                with _faults():
-                    self.connection.execute("SELECT 1")
-                self._heard = time.monotonic()
+                if self.connection.info.transaction_status is not psycopg.pq.TransactionStatus.ACTIVE:
+                    with _faults():
+                        self.connection.execute("SELECT 1")
+                    self._heard = time.monotonic()
+                elif read(self._url, WORKS.format(pid=self.connection.info.backend_pid, lock=LOCK)):
+                    self._heard = began  # PostgreSQL takes long over a statement, and ends no such session
             except StorageFault as fault:
                 if self.connection.closed:
                     self.lost.set_result(fault)
@@ -144,6 +148,14 @@ HOLDER = """
 SELECT a.usename, a.client_addr, a.pid FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND ((l.classid::bigint << 32) | l.objid::bigint) = $1
 """
+
+
+WORKS = """
+SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
+WHERE l.pid = {pid} AND a.state = 'active' AND l.locktype = 'advisory' AND l.granted
+AND ((l.classid::bigint << 32) | l.objid::bigint) = {lock}
+"""
+"""A row if this session has the lock, and is at work."""
 
 
 def _holder(connection: "psycopg.Connection[Row]") -> str:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -278,3 +279,15 @@ def lock(path: Path) -> IO[str]:
     file.write(f"{os.getpid()}\n")
     file.flush()
     return file
+
+
+def lock_within(path: Path, seconds: float) -> IO[str]:
+    """The same, where others have the lock for moments. Raises InUse if one still has it after `seconds`."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return lock(path)
+        except InUse:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.02)

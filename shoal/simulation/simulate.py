@@ -143,7 +143,8 @@ def simulate(
     )
     if isinstance(earlier, Result):
         state = state.begun_for(earlier.clusters)
-    if expected := card.clustering(configured):
+    has_clusters = from_ is not None and state.models.keys() != {GLOBAL}
+    if not has_clusters and (expected := card.clustering(configured)):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = Recorder(state, outcome, say, measure(fleet.regression))

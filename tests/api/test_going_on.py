@@ -59,8 +59,11 @@ def test_it_begins_with_the_models_and_counts_from_zero(name: str, parameters: A
 def test_clusters_keep_their_keys_and_a_device_whose_data_have_changed_joins_those_like_it() -> None:
     first = shoal.simulate("flux", fleet(), rounds=6)
     assert sorted({*first.clusters.values()}) == ["c0", "c1"]
-    same = shoal.simulate("flux", fleet(), rounds=1, from_=first)
+    lines: list[str] = []
+    same = shoal.simulate("flux", fleet(), rounds=1, from_=first, progress=lines.append)
     assert same.clusters == first.clusters
+    assert lines
+    assert not any("are on clusters" in line for line in lines), "as if it began without any"
     assert [each.trained for each in same.history] == [False, True, False], "described, trained, measured"
     moved = shoal.simulate("flux", fleet({0}), rounds=1, from_=first)
     assert moved.clusters == {**first.clusters, "d0": first.clusters["d1"]}

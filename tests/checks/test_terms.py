@@ -11,7 +11,15 @@ from shoal.core import algorithm
 from shoal.core.algorithm.asks import asks_of
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
-from shoal.core.exchange.messages import Describe, Evaluate, Evaluated, Message, Protected, Represent
+from shoal.core.exchange.messages import (
+    Describe,
+    Evaluate,
+    Evaluated,
+    Message,
+    Protected,
+    Represent,
+    Summarize,
+)
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.types import DeviceId
@@ -23,6 +31,8 @@ PAID = {"private": Protected(1.0, 1.0, 0.1, 5), "curve": tuple(0.1 * order for o
 def opened_by(task: Message) -> set[str]:
     """What leaves in the open, with what a task's message does not show by its kind."""
     found = set(left_open(task))
+    if isinstance(task, Summarize):
+        found.add(OPEN["summary"])
     if isinstance(task, Represent):
         found.add(OPEN["prototypes"])
     if isinstance(task, Evaluate) and task.bounds:

@@ -118,8 +118,9 @@ def start(
     Waits some seconds for what the connected devices answer, and says how many can take part, how many lack
     their owner's consent, and how many cannot. `fedserver status` and `run show` say it later, too.
 
-    With --from, the run goes on from a release, and `--set` changes parameters of the release's run. Devices
-    keep their clusters unless the algorithm finds that their data have changed. With --every, NAME-2, NAME-3
+    With --from, the run goes on from a release, on devices with the labels that the release's run asked for
+    unless --devices names others, and `--set` changes parameters of that run. Devices keep their clusters
+    unless the algorithm finds that their data have changed. With --every, NAME-2, NAME-3
     and so on follow, each from what the channel has then, until `run stop`. Devices take part once in each
     version of their data; where too few have new data, a run is skipped when the next one starts.
 
@@ -167,15 +168,17 @@ def start(
     if cost:
         lines.append(cost)
     console.progress(f"run {started} has started; asking the devices that are connected")
-    answers = _answers(client, started)
+    status = _answered(client, started)
+    answers, spec = dict(status.answers), status.spec or spec  # with what it has of a release
     lines.append(said(answers) or "no device is connected yet, so the run waits")
     expected = liars = package = ""
     if spec.evaluate is None:
-        expected, liars = _expected(spec), _parameters(spec)[0].influence(_parameters(spec)[1])
-        package = needed_package(find(spec.algorithm)[0])
-    lines += [f"{config.algorithm}: {each}" for each in (expected, liars) if each]
+        card, parameters = _parameters(spec)
+        expected = "" if _has_clusters(status) else card.clustering(parameters)
+        liars, package = card.influence(parameters), needed_package(card)
+    lines += [f"{spec.algorithm}: {each}" for each in (expected, liars) if each]
     if package:
-        lines.append(f"{config.algorithm}: devices need the package {package}, too")
+        lines.append(f"{spec.algorithm}: devices need the package {package}, too")
     data: dict[str, Any] = {
         "run": started,
         "cost": cost or None,
@@ -184,8 +187,8 @@ def start(
         "liars": liars or None,
         "devices_need": package or None,
     }
-    if found and (made := client.show(started).spec):
-        data["differing"] = differing = compare.differing([found, made])
+    if found:
+        data["differing"] = differing = compare.differing([found, spec])
         lines.append(
             f"it differs from {other} in: {', '.join(differing)}" if differing else f"it repeats {other}"
         )
@@ -209,21 +212,23 @@ def _model_file(evaluate: str) -> Path | None:
     return None
 
 
-def _answers(client: "OperatorClient", run: str) -> dict[str, str]:
-    """What the devices answer that are connected; `PATIENCE` ends the wait for those that take longer."""
+def _answered(client: "OperatorClient", run: str) -> RunStatus:
+    """A run with what the devices answer that are connected; `PATIENCE` ends the wait for those that take
+    longer."""
     until = time.monotonic() + PATIENCE
     while True:
         found = client.show(run)
         waits = UNKNOWN in found.answers.values() and not found.summary.over
         if not waits or time.monotonic() >= until:
-            return dict(found.answers)
+            return found
         time.sleep(LOOK)
 
 
-def _expected(spec: RunSpec) -> str:
-    """How many rounds will train clusters, in words; "" if that is not known before."""
-    card, parameters = _parameters(spec)
-    return card.clustering(parameters)
+def _has_clusters(status: RunStatus) -> bool:
+    """Whether a run goes on with the clusters of a release, and so forms none first."""
+    from shoal.core.server_kit.clustered import GLOBAL
+
+    return bool(status.spec and status.spec.release) and status.clusters.keys() != {GLOBAL}
 
 
 def _parameters(spec: RunSpec) -> tuple[Algorithm, Any]:

@@ -14,7 +14,7 @@ from grpc import aio
 
 from fedserver.authority.peers import Peers
 from fedserver.authority.permissions import ALLOWED, check_allowed
-from fedserver.authority.rate_limit import RateLimit
+from fedserver.authority.rate_limit import HOUR, RateLimit
 from fedserver.rpc.admission.identity import TLS, Context, address_of, named_in, shown_by
 from fedserver.rpc.admission.messages import Behavior
 from fedserver.store.identities.audit import Event
@@ -24,7 +24,8 @@ from shoal.core.types import DeviceId
 log = logging.getLogger("shoal.auth")
 
 NOTED = 1
-"""Denials a minute, for one device and one call, that are written to the audit log."""
+"""Denials an hour, for one device, one call and one reason, that are written to the audit log: a device that
+was revoked may go on to call for years."""
 
 
 class Admitted:
@@ -48,7 +49,7 @@ class Authorization:
     """Asks the registry about the caller of every call, before any of its messages is read."""
 
     def __init__(self, peers: Peers) -> None:
-        self._peers, self._noted = peers, RateLimit(NOTED)
+        self._peers, self._noted = peers, RateLimit(NOTED, HOUR)
 
     def around(self, method: str, behavior: Behavior) -> Behavior:
         async def answered(request: Any, context: Context) -> Any:
@@ -74,7 +75,7 @@ class Authorization:
         except ShoalError as error:
             call = method if method in ALLOWED else "a call that is not served"
             address = address_of(context)
-            if self._noted.allow(f"{device or address} {call}"):
+            if self._noted.allow(f"{device or address} {call} {error.code}"):
                 caller = device or "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"device": device, "call": call, "reason": error.code, "address": address}

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedserver.authority.operator_accounts import OperatorAccounts
 from fedserver.authority.permissions import NEEDED, check_operator
-from fedserver.authority.rate_limit import RateLimit
+from fedserver.authority.rate_limit import HOUR, RateLimit
 from fedserver.rpc.admission.authorization import NOTED
 from fedserver.rpc.admission.identity import Context, address_of, peer_of
 from fedserver.rpc.admission.limits import Places
@@ -29,7 +29,7 @@ class OperatorAuthorization:
     """Asks the accounts about the caller of every call, before any of its messages is read."""
 
     def __init__(self, accounts: OperatorAccounts) -> None:
-        self._accounts, self._noted = accounts, RateLimit(NOTED)
+        self._accounts, self._noted = accounts, RateLimit(NOTED, HOUR)
         self._places = Places("calls", CALLS, MIN_CALLS, CROWDED_CALLS, ALL_CALLS, "operator")
 
     def around(self, method: str, behavior: Behavior) -> Behavior:
@@ -51,7 +51,7 @@ class OperatorAuthorization:
         except ShoalError as error:
             call = method if method in NEEDED else "a call that is not served"
             address = address_of(context)
-            if self._noted.allow(f"{name or address} {call}"):
+            if self._noted.allow(f"{name or address} {call} {error.code}"):
                 caller = f"operator {name}" if name else "an unknown caller"
                 log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
                 facts = {"operator": name, "call": call, "reason": error.code, "address": address}

@@ -13,7 +13,7 @@ from fedserver.store.records import VOTE, ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.link import run_of
-from shoal.core.exchange.messages import Evaluate, Message
+from shoal.core.exchange.messages import Evaluate, Message, Summarize
 from shoal.core.exchange.parts import (
     Ballot,
     Descriptor,
@@ -75,7 +75,10 @@ async def record_report(
     """
     parts, private = report.parts, getattr(task, "private", None)
     found = [each for part in parts.values() if (each := _release(run, device, part)) is not None]
-    left = [what for what in left_open(task) if (device, what) not in known]
+    opened = left_open(task)
+    if isinstance(task, Summarize) and (parts.get("means") or parts.get("target")):
+        opened = (OPEN["summary"],)
+    left = [what for what in opened if (device, what) not in known]
     found += [ReleaseRecord(run, device, what) for what in left]
     curve = parts.get("curve")
     if private is not None and isinstance(curve, tuple):

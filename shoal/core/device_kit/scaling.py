@@ -21,6 +21,11 @@ MAX_CONCENTRATION, MIN_DECIDING = 4.0, 1.5
 does."""
 
 
+def may_need_scale(x: Tensor) -> bool:
+    """Whether inputs of this shape and type can need a scale: neither tokens nor images of one channel do."""
+    return x.is_floating_point() and x.ndim > 1 and (x.ndim == 2 or x.shape[1] > 1)
+
+
 def weighs_evenly(learner: Learner, x: Tensor) -> bool:
     """Whether the learner's network, with its first weights, weighs the features of samples about evenly.
 

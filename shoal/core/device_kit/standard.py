@@ -22,7 +22,7 @@ from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluat
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import represent
-from shoal.core.device_kit.scaling import weighs_evenly
+from shoal.core.device_kit.scaling import may_need_scale, weighs_evenly
 from shoal.core.device_kit.training import encoded, private
 from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload, Diverged, TooFewSamples, near
@@ -204,7 +204,10 @@ def _summarize(message: Summarize, context: DeviceContext) -> Summarized:
     # What an author measures or minimizes may mean something in the targets' own units.
     own = learner.loss or learner.evaluate or learner.train
     targets = None if samples.targets is None or own else samples.targets.cpu().numpy()
-    if samples.x.is_floating_point() and samples.x.ndim > 1 and not weighs_evenly(learner, samples.x):
+    needs = may_need_scale(samples.x)
+    if needs or targets is not None:  # that they need none tells of the data, too, unless their shape says it
+        context.unprotected(OPEN["summary"])
+    if needs and not weighs_evenly(learner, samples.x):
         found = summary_of(samples.x.cpu().numpy(), targets)
     else:
         found = Summary((), (), summary_of(np.zeros(len(samples)), targets).target)

@@ -155,10 +155,21 @@ def _name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint)
 
 
-def _first(hint: Any, attempt: Callable[[Any], Any]) -> Any:
-    """What `attempt` returns for the first alternative of a union that matches; raises the deepest misfit."""
-    faults = []
-    for arm in typing.get_args(hint):
+@functools.cache
+def _arms(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union."""
+    return typing.get_args(hint)
+
+
+def _first(hint: Any, value: Any, attempt: Callable[[Any], Any]) -> Any:
+    """What `attempt` returns for the first alternative of a union that matches; raises the deepest misfit.
+
+    None, of which records are full, is None in both forms, and no alternative is tried.
+    """
+    arms, faults = _arms(hint), []
+    if value is None and NoneType in arms:
+        return None
+    for arm in arms:
         try:
             return attempt(arm)
         except _Misfit as error:
@@ -172,7 +183,7 @@ def _first(hint: Any, attempt: Callable[[Any], Any]) -> Any:
 def _encode(hint: Any, value: Any, keep: Keep, where: str) -> Any:
     match _kind(hint):
         case _Kind.UNION:
-            return _first(hint, lambda arm: _encode(arm, value, keep, where))
+            return _first(hint, value, lambda arm: _encode(arm, value, keep, where))
         case _Kind.SCALAR if type(value) is hint:
             return value
         case _Kind.CHOICE if value in typing.get_args(hint):
@@ -216,7 +227,7 @@ def _set_apart(structure: Any, keep: Keep, where: str) -> Any:
 def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
     match _kind(hint):
         case _Kind.UNION:
-            return _first(hint, lambda arm: _decode(arm, data, load, where))
+            return _first(hint, data, lambda arm: _decode(arm, data, load, where))
         case _Kind.SCALAR if type(data) is hint:
             return data
         case _Kind.CHOICE if data in typing.get_args(hint):

@@ -20,6 +20,7 @@ from shoal.core.exchange.messages import (
     Message,
     Represented,
     Scored,
+    Summarize,
     Summarized,
     Train,
     Trained,
@@ -189,13 +190,14 @@ def of_weights(released: Collection[Statement]) -> str:
 
 
 def left_open(message: Message) -> tuple[str, ...]:
-    """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
+    """Of the data of a device that answers this. Descriptors, bounds, prototypes and scales tell for
+    themselves: what needs no scale, as images do, says nothing of its inputs.
 
     Initial weights follow from no data, a choice among models and a fine-tuned model stay on the device, and
     a vote and the answer to whether data have moved have a guarantee and are paid for. Reports of kinds that
     are not known here are taken for the worst.
     """
-    if isinstance(message, Evaluate) and message.rho is not None:
+    if isinstance(message, Summarize) or (isinstance(message, Evaluate) and message.rho is not None):
         return ()
     if isinstance(message, Train | TrainMasked) and is_histogram(message.model):
         summed = "summed histograms" if isinstance(message, TrainMasked) else "histograms"

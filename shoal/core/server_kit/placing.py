@@ -11,9 +11,9 @@ names one cluster, with a privacy guarantee, and gets that one's model.
 A device that took part in the run is no newcomer: it gets its cluster's model, to fine-tune it by itself.
 """
 
-from collections import Counter
+from collections import ChainMap, Counter
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from shoal.core.algorithm import OWN_MODELS, VOTE, ServerHalf, densities
 from shoal.core.errors import BadPayload, Refused
@@ -138,9 +138,18 @@ def shares(state: Any) -> dict[ModelKey, float]:
 
 def common_model(state: Any) -> Tensors:
     """The model for devices of which it is not known where they belong: the one that the run keeps for all,
-    or else the mean of the clusters' models, weighted by their devices, which is computed when it is used."""
+    or else the mean of the clusters' models, weighted by their devices, which is computed when it is used.
+
+    It has the scale of all inputs: where clusters have scales of their own, their mean is that of no data.
+    """
     if GLOBAL in state.models:
         found: Tensors = state.models[GLOBAL]
         return found
-    models, devices = clusters(state), shares(state)
-    return Mixture([(model, devices[key]) for key, model in models.items()])
+    models, devices, scale = clusters(state), shares(state), getattr(state, "scale", None) or {}
+    return Mixture([(_in_scale(model, scale), devices[key]) for key, model in models.items()])
+
+
+def _in_scale(model: Tensors, scale: Tensors) -> Tensors:
+    """The same model with this scale in place of its own; its tensors are read when they are used."""
+    own = {name: array for name, array in scale.items() if name in model}
+    return cast(Tensors, ChainMap(own, cast(Any, model))) if own else model

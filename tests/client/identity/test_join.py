@@ -252,7 +252,7 @@ def test_an_operator_approves_first_and_an_interrupted_join_continues(
 def test_waiting_for_approval_outlives_a_server_that_is_away(
     federation: Federation, folder: DeviceFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedclient.identity.join.SHORTEST", 0.01)
+    monkeypatch.setattr("shoal.core.exchange.wire.identity.SHORTEST_RETRY", 0.01)
     monkeypatch.setattr("fedclient.net.backoff.FIRST_WAIT", 0.01)
     federation.pending, federation.lose = 2, 2
     identity, _ = ask(federation, folder)

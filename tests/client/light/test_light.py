@@ -4,6 +4,7 @@ import asyncio
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed, WorkerDied
 from fedclient.light.endpoint import Predictions
 from fedclient.light.runtime import LightRuntime
+from fedclient.placing import placement
 from fedclient.placing.asking import Asker
 from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
-from fedclient.store.state import GRAPH
+from fedclient.store.state import GRAPH, MODEL, PLACEMENT
 from fedclient.work.data import open_views
 from fedclient.work.executor import Spawned
 from fedclient.work.predict import classify
@@ -172,6 +174,29 @@ def test_classes_are_named_as_the_settings_say_or_else_as_the_graphs_author_did(
     assert (tmp_path / "found.csv").read_text().startswith("row,class,name,p0,p1,p2\n0,")
     own = replace(work.data, classes=("ape", "bee", "cow"))
     assert classify(ClientConfig(data=own), None, path, None).names == ("ape", "bee", "cow")
+
+
+@pytest.mark.parametrize(
+    ("step", "names"), [("_write", ()), ("move", ("cat", "dog", "eel")), ("", ("cat", "dog", "eel"))]
+)
+def test_a_crash_while_the_model_is_replaced_leaves_a_graph_that_belongs_to_it(
+    work: WorkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, names: tuple[str, ...]
+) -> None:
+    """step: of saving another model with another graph, before which the process is killed; "": none."""
+    store, folder = BlobStore(work.blobs), tmp_path / "model"
+    save(placed(server(CHOICE), work), store, folder)
+    noted = graph(file=[(14, message([(1, "shoal.classes"), (2, '["cat", "dog", "eel"]')]))])
+    other = placed(server(CHOICE, noted), work)
+    with monkeypatch.context() as patched:
+        if step:
+            patched.setattr(placement, step, Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt) if step else nullcontext():
+            save(other, store, folder)
+    path = folder / MODEL
+    assert classify(ClientConfig(data=work.data), None, path, None).names == names
+    Predictions(work).use(path.with_name(GRAPH), path, {})
+    if not step:
+        assert sorted(each.name for each in folder.iterdir()) == [GRAPH, MODEL, PLACEMENT]
 
 
 def test_a_flipped_bit_of_the_graph_is_found(work: WorkConfig, tmp_path: Path) -> None:

@@ -201,6 +201,7 @@ def test_hostile_requests_are_refused_with_a_reason(tmp_path: Path) -> None:
             (b"", {**JSON, "Content-Length": str(1 << 40)}, 400, "Content-Length"),
             (b"", {**JSON, "Content-Length": "-1"}, 400, "Content-Length"),
             (b'{"x": [[1, 2]]}', JSON, 400, "shape"),
+            (b'{"x": [1, 2, 3, 4]}', JSON, 400, "one list of 4 numbers"),
             (b'{"x": [[1, "a"]]}', JSON, 400, "cannot be read"),
             (b'{"x": ' + b"[" * 100_000, JSON, 400, "cannot be read"),
             (b'{"x": [[1, 2, 3, NaN]]}', JSON, 400, "row 0"),

@@ -98,7 +98,7 @@ def test_a_visit_over_a_socket() -> None:
         assert await link.report(failure) == Receipt(Outcome.DUPLICATE)
         late = await link.report(Report("r1", 1, 1, Failure("learner-failed", "boom")))
         assert late == Receipt(Outcome.LATE, "that round is over")
-        assert await link.next_task(0.0) == Idle("nothing to do", 0.0, 0.0, True)
+        assert await link.next_task(0.0) == Idle("nothing to do", 0.0, 1.0, True)
         await link.leave()
         assert {caller["shoal-device"] for caller in bridge.callers} == {"pi-17"}
         assert [caller.get("shoal-session") for caller in bridge.callers][:2] == [None, "session 1"]

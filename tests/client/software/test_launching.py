@@ -40,6 +40,16 @@ FAILS = {**TOYS, "fedclient/cli/check.py": (CHECK, "    raise SystemExit(9)\n")}
 FAILS_LATER = {**TOYS, "fedclient/cli/run.py": (AGENT, "    raise SystemExit(0 if once else 9)\n")}
 
 
+IMPATIENT = {
+    **TOYS,
+    "fedclient/cli/run.py": (
+        AGENT,
+        f"    if once and (give_up_after or 60.0) < 3600.0:\n        exit(4)\n{TOY}",
+    ),
+}
+"""As if the server did not answer for just under an hour, from the beginning of the trial on."""
+
+
 @dataclass
 class Device:
     """package: where the installed one is."""
@@ -126,6 +136,12 @@ def test_a_release_that_fails_is_tried_three_times_and_never_again(device: Devic
     assert done.stderr.count(f"version {MINOR} is tried\n") == STARTS
     assert device.standing["failed"] == {MINOR: "`fedclient check` ended with exit code 9"}
     assert device.version() == PATCH
+
+
+def test_a_server_that_is_away_for_a_while_fails_no_release(device: Device) -> None:
+    device.maker.publish(PATCH, IMPATIENT)
+    assert device.version() == PATCH
+    assert device.standing["failed"] == {}
 
 
 def test_an_adopted_release_that_never_settles_is_left(device: Device) -> None:

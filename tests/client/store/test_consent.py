@@ -5,9 +5,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -15,10 +17,11 @@ from fedclient.config import PrivacyConfig, read
 from fedclient.store.consent import ASKED, REVOKED, RUNS, Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.privacy_report import ledger_of
-from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
+from shoal.core.errors import ConfigError, InUse, NoConsent, NotFound, Unprotected
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger.entries import Open, chosen
 from shoal.core.privacy.report import OPEN
+from shoal.shell import disk
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.paying import exact, order, released
 from tests.waiting import HANG
@@ -50,6 +53,41 @@ def test_nothing_leaves_before_the_owner_consents_and_nothing_after_it_is_revoke
     consents.revoke("r1")
     with pytest.raises(NoConsent):
         own.unprotected(WEIGHTS, DATA)
+
+
+def test_what_is_taken_back_is_not_given_again_by_a_process_that_writes_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The training process forgets the consent of a run with other terms while the owner refuses another."""
+    trains, owner = Consents(tmp_path), Consents(tmp_path)
+    for run in ("r1", "r2"):
+        assert not trains.allows(run, WEIGHTS)
+        owner.give(run)
+    moved, write, lock = threading.Event(), Consents._write, disk.lock
+
+    def revoke() -> None:
+        owner.revoke("r2")
+        moved.set()
+
+    def locking(path: Path) -> IO[str]:
+        try:
+            return lock(path)
+        except InUse:
+            moved.set()
+            raise
+
+    def writing(consents: Consents, name: str, value: object) -> None:
+        if consents is trains:
+            revoking.start()
+            assert moved.wait(HANG)
+        write(consents, name, value)
+
+    revoking = threading.Thread(target=revoke)
+    monkeypatch.setattr(disk, "lock", locking)
+    monkeypatch.setattr(Consents, "_write", writing)
+    trains.ask_again("r1", WEIGHTS)
+    revoking.join(HANG)
+    assert owner.given() == {"r1": []}
 
 
 @pytest.mark.parametrize("what", [WEIGHTS, OPEN["off"], "a 'nova' report, as computed"])
@@ -170,7 +208,23 @@ def test_what_was_begun_before_consent_was_taken_back_is_known(tmp_path: Path) -
     with pytest.raises(NoConsent, match="taken back your consent to run r1"):
         consents.check_since("r1", before)
     consents.check_since("r2", before)
-    consents.check_since("r1", time.time() + 1.0)
+    consents.check_since("r1", time.time())
+
+
+def test_consent_that_was_taken_back_by_a_clock_that_was_ahead_can_be_given_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was begun by that clock does not leave, since it may have been begun before."""
+    consents, now = Consents(tmp_path), time.time()
+    ahead = now + 1e8
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time", lambda: ahead)
+        consents.revoke("r1", unseen=True)
+    consents.give("r1", everything=True)
+    consents.check_since("r1", time.time())
+    for began in (now - 1.0, ahead - 1.0, ahead + 1.0):
+        with pytest.raises(NoConsent, match="taken back your consent to run r1"):
+            consents.check_since("r1", began)
 
 
 def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def test_what_is_paid_is_not_lost_while_another_process_has_the_ledger(
         return work(entropy)
 
     monkeypatch.setattr("fedclient.store.ledger_file.WAIT", 0.0)
-    monkeypatch.setattr("fedclient.store.ledger_file.lock", busy)
+    monkeypatch.setattr("shoal.shell.disk.lock", busy)
     weights = trained(ledger, lesson(), while_it_is_held)
     assert [each.release for each in chosen(ledger.verify(), Release)] == [digest(weights)]
     assert held == 0

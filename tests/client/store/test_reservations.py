@@ -222,6 +222,20 @@ def test_a_reservation_lapses_when_its_run_spends_nothing_for_a_window(own: Ledg
         own.of("gone").agree(whole(0.9 * ALL), DATA)
 
 
+def test_what_was_reserved_by_a_clock_that_was_ahead_is_not_held_until_then(
+    own: Ledger, clock: Clock
+) -> None:
+    day, clock.day = clock.day, clock.day + 9000.0
+    own.of("a").agree(whole(0.6 * ALL), DATA)
+    clock.day = day
+    own.of("b").agree(whole(0.4 * ALL), DATA)
+    own.of("a").agree(whole(0.6 * ALL), DATA)  # it still goes on, and reserves it again
+    with pytest.raises(OverBudget, match="reserved for other runs"):
+        own.of("c").agree(whole(0.1 * ALL), DATA)
+    clock.day += 31.0
+    own.of("c").agree(whole(1.0 * ALL), DATA)
+
+
 def test_a_long_run_keeps_what_it_has_reserved(own: Ledger, clock: Clock) -> None:
     own.of("long").agree(whole(0.9 * ALL), DATA)
     for number in range(9):

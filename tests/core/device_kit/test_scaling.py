@@ -1,6 +1,7 @@
 """Samples in the scale of a task's models."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
+from shoal.core.privacy.accountant import Unmetered
+from shoal.core.privacy.report import OPEN, left_open
 
 from .conftest import context_of
 
@@ -151,3 +154,27 @@ def test_a_device_whose_network_needs_no_scale_says_nothing_of_its_inputs() -> N
         Summarize(), DeviceContext(context.learner, uneven, "cpu", 0, np.random.default_rng(0))
     )
     assert len(found.means) == 4  # type: ignore[attr-defined]
+
+
+def test_what_of_the_inputs_leaves_is_noted_where_their_shape_does_not_rule_it_out() -> None:
+    """Images of one channel never have a scale; of others, that they need none follows from the data."""
+
+    class Noting(Unmetered):
+        def unprotected(self, what: str, data: str) -> None:
+            noted.append(what)
+
+    noted: list[str] = []
+    chance, y = np.random.default_rng(0), np.arange(80) % 2
+    for shape, left in (((1, 4, 4), []), ((3, 4, 4), [OPEN["summary"]]), ((4,), [OPEN["summary"]])):
+        layer = partial(torch.nn.Linear, int(np.prod(shape)), 2)
+        flat = Learner("flat", lambda layer=layer: torch.nn.Sequential(torch.nn.Flatten(), layer()))
+        views = Views.of(Dataset(chance.random((80, *shape)).astype(np.float32), y))
+        context = DeviceContext(flat, views, "cpu", 0, chance, account=Noting(np.random.default_rng(0).bytes))
+        assert left_open(Summarize()) == ()
+        standard.perform(Summarize(), context.for_task(0))
+        assert noted == left
+        noted.clear()
+    table = numbers()
+    table.account = Noting(np.random.default_rng(0).bytes)
+    standard.perform(Summarize(), table.for_task(0))
+    assert noted == [OPEN["summary"]], "of the numbers to predict"

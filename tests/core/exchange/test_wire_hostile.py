@@ -6,8 +6,11 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Protobuf
 
+from shoal.core.errors import Unavailable
+from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import (
     device_service_pb2,
+    enrollment_service_pb2,
     fault_pb2,
     parts_pb2,
     placement_service_pb2,
@@ -16,7 +19,9 @@ from shoal.core.exchange._pb.fed.v1 import (
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observers
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as tensors
+from shoal.core.exchange.link import Idle
 from shoal.core.exchange.payload import INLINE
+from shoal.core.identity.joining import Pending
 from tests.core.exchange.wire_lies import LONG_NAME, LONG_TEXT, Lies, caught, with_unknown
 from tests.core.exchange.wire_values import DECODERS
 
@@ -147,6 +152,24 @@ HOSTILE: Lies = {
     "fault: long message": (fault_pb2.Fault(code="c", message=LONG_TEXT), "65537 characters"),
     "fault: long hint": (fault_pb2.Fault(code="c", hint=LONG_TEXT), "65537 characters"),
 }
+
+
+def test_no_server_makes_a_device_call_without_a_pause_or_stay_away_for_long() -> None:
+    never, nothing = Duration(seconds=366 * 86400), Duration()
+    eager, lazy = (wire.welcome_from_pb(welcome(poll=each, heartbeat=each)) for each in (nothing, never))
+    assert (eager.poll, eager.heartbeat, lazy.poll, lazy.heartbeat) == (0.0, 0.1, 3600.0, 3600.0)
+    for least, most, found in ((nothing, nothing, (0.0, 1.0)), (never, never, (3600.0, 3600.0))):
+        work = wire.next_from_pb(idle(earliest=least, latest=most))
+        assert isinstance(work, Idle)
+        assert (work.earliest, work.latest) == found
+        fault = wire.fault_from_pb(fault_pb2.Fault(code="unavailable", earliest=least, latest=most))
+        assert isinstance(fault, Unavailable)
+        assert fault.window == found
+    for retry, waits in ((nothing, 1.0), (never, 60.0)):
+        pending = enrollment_service_pb2.Pending(fingerprint=bytes(32), retry_in=retry)
+        answer = wire.admitted_from_pb(enrollment_service_pb2.JoinResponse(pending=pending))
+        assert isinstance(answer, Pending)
+        assert answer.retry_in == waits
 
 
 @pytest.mark.parametrize("case", HOSTILE)

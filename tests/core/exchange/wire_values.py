@@ -131,6 +131,8 @@ counts = st.integers(0, 1 << 40)
 scalars = st.booleans() | st.integers(-(1 << 63), (1 << 63) - 1) | floats | texts
 sha256s = st.binary(min_size=32, max_size=32).map(bytes.hex)
 milliseconds = st.integers(0, 10**8).map(lambda value: value / 1000)
+within_an_hour = st.integers(1000, 3_600_000).map(lambda value: value / 1000)
+"""Seconds as a device takes them as they are, where others would make it spin or sleep for days."""
 
 
 def vectors(length: int) -> st.SearchStrategy[FloatArray]:
@@ -308,13 +310,14 @@ welcomes = st.builds(
     texts,
     st.integers(1, 9),
     names,
-    *[milliseconds] * 3,
+    *[within_an_hour] * 2,
+    milliseconds,
     mark=texts,
     addresses=st.lists(names, max_size=16).map(tuple),
 )
 lease = (names, st.integers(1, 1 << 31), st.integers(0, 1 << 31))
 tasks = st.builds(Task, *lease, st.integers(0, (1 << 63) - 1), texts, payloads)
-idles = st.tuples(milliseconds, milliseconds).flatmap(
+idles = st.tuples(within_an_hour, within_an_hour).flatmap(
     lambda window: st.builds(
         Idle,
         texts,

@@ -8,6 +8,7 @@ import pytest
 
 from shoal.core.algorithm import discover, find
 from shoal.core.algorithms.flux.clustering import form_clusters
+from shoal.core.data.scale import DEVIATION, MEAN
 from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.choosing.vote import Vote
@@ -53,6 +54,20 @@ def test_a_common_model_that_the_run_keeps_is_taken_and_is_no_cluster() -> None:
     assert answer.keys == ("c0", "c1", "c2", "global")
     assert answer.models[-1] is ONE
     assert placing.clusters(replace(kept, models={"global": ONE})) == {"global": ONE}
+
+
+def test_the_common_model_of_clusters_with_scales_of_their_own_has_that_of_all() -> None:
+    def scale(mean: float, deviation: float) -> dict[str, Any]:
+        return {MEAN: np.float32([mean]), DEVIATION: np.float32([deviation])}
+
+    known = state()
+    own = {key: {**model, **scale(10.0**n, 10.0**n)} for n, (key, model) in enumerate(known.models.items())}
+    all_of = scale(28.0, 49.0)
+    found = placing.common_model(replace(known, models=own, scale=all_of))
+    assert list(found) == ["w", "steps", MEAN, DEVIATION]
+    assert {name: found[name].tolist() for name in all_of} == {MEAN: [28.0], DEVIATION: [49.0]}
+    assert found["w"].tolist() == pytest.approx([0.75, 0.75])
+    assert [array.dtype for array in found.values()] == [array.dtype for array in own["c0"].values()]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -82,6 +83,26 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
         assert [line["facts"]["device"] for line in lines_of(found.state, Event.REVOKED)] == ["d0", "d1"]
         await hands[2].link.next_task(0.0)  # the others go on
         await asyncio.gather(*(channel.close() for channel in channels))
+
+    play(story, tmp_path / "s")
+
+
+def test_a_revoked_device_that_goes_on_to_call_is_noted_once_an_hour(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("fedserver.authority.rate_limit.time", SimpleNamespace(monotonic=lambda: now))
+
+    async def story(found: World) -> None:
+        nonlocal now
+        device = await found.device("d0")
+        await found.api.revoke("d0", "stolen")
+        async with device.channel() as channel:
+            for _ in range(10):
+                now += 720.0
+                _, fault = await refused(device.link(channel).hello(Hello("toy")))
+                assert fault.code == "revoked"
+        assert len(lines_of(found.state, Event.DENIED)) == 2, "in two hours"
 
     play(story, tmp_path / "s")
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedserver.cli.runs.run import _has_clusters
+from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.records import RunSpec
 from shoal.core.types import Tensors
 from shoal.shell.weights import save
 from tests.server.cli.conftest import Verb
@@ -106,3 +109,25 @@ def test_weights_of_a_learner_are_made_again(tmp_path: Path, verb: Verb) -> None
         assert verb("start", "second", "--like", "first")["differing"] == {}
         assert verb("show", "first")["digest"] == verb("show", "second")["digest"]
         assert verb("show", "first")["initial_weights"] == verb("show", "second")["initial_weights"] != ""
+
+
+def test_what_is_said_of_a_run_that_goes_on_is_of_the_parameters_of_its_release(
+    tmp_path: Path, verb: Verb
+) -> None:
+    with daemon(tmp_path / "s") as server, OperatorClient(tmp_path / "s") as client:
+        client.start_run(spec(parameters={"rounds": 1, "aggregation": "mean"}), MODEL)
+        asyncio.run(all_devices(server.address))
+        client.create_release("toy", "v1")
+        assert "aggregation=mean bounds nothing" in verb("start", "next", "--from", "toy@v1")["liars"]
+        assert verb("start", "other", "--from", "toy@v1", "--set", "aggregation=clipped")["liars"] is None
+
+
+def test_a_run_with_the_clusters_of_a_release_forms_none_first() -> None:
+    summary = RunSummary("next", "next", "flux", "default", "waiting", 1)
+    goes_on, fresh = RunSpec("next", "flux", release="first@3"), RunSpec("next", "flux")
+    for clusters, asked, found in (
+        ({"c0": ("a",)}, goes_on, True),
+        ({"global": ("a",)}, goes_on, False),
+        ({"c0": ("a",)}, fresh, False),
+    ):
+        assert _has_clusters(RunStatus(summary, clusters, spec=asked)) is found

@@ -154,6 +154,18 @@ def test_the_graph_that_comes_with_the_first_weights_is_kept_for_files_and_lent_
     scenario(story, tmp_path)
 
 
+def test_a_graph_that_a_device_made_is_lent_by_no_run_that_goes_on_with_it(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await built(coordinator, FITTING)
+        await OperatorApi(coordinator).start_run(spec(name="next", base="stable"), None)
+        first, found = coordinator.runs["toy"].spec, coordinator.runs["next"].spec
+        assert (found.graph, found.graph_by) == (first.graph, first.graph_by)
+        with pytest.raises(CannotPlace, match="no graph for devices without a learner"):
+            await DeviceApi(coordinator, "newcomer").place("next", Wish(4, graph=True))
+
+    scenario(story, tmp_path)
+
+
 def test_a_graph_that_only_one_device_made_does_not_count(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await built(coordinator, FITTING, first=graph())

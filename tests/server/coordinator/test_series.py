@@ -112,6 +112,20 @@ def test_each_run_goes_on_from_what_the_channel_has_and_missed_periods_are_skipp
     scenario(story, tmp_path)
 
 
+def test_a_run_that_goes_on_asks_the_devices_that_the_run_of_the_release_asked(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        labels = {f"d{number}": {"site": "basel"} for number in range(DEVICES)}
+        coordinator.labels_of = lambda device: labels.get(device, {})
+        await trained(coordinator, "first", 0.7, labels={"site": "basel"})
+        await begin(coordinator)
+        assert coordinator.runs["daily"].spec.labels == {"site": "basel"}
+        asked = spec(name="elsewhere", base="first@3", labels={"site": "bern"})
+        await OperatorApi(coordinator).start_run(asked, None)
+        assert coordinator.runs["elsewhere"].spec.labels == {"site": "bern"}
+
+    scenario(story, tmp_path)
+
+
 def test_devices_without_new_data_sit_out_and_a_day_without_any_is_skipped(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await trained(coordinator, "first", 0.7)

@@ -2,18 +2,22 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedserver.authority.answers import Withdrawn
+from fedserver.authority.answers import Known, Withdrawn
+from fedserver.cli.withdrawn import shown
+from fedserver.coordinator.answers import ROOM
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.release_api import ReleaseApi
 from fedserver.coordinator.status_types import WithdrawnRun
 from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DeviceStanding
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -21,6 +25,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import NotFound, Refused
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.tensors import digest
+from shoal.core.identity.joining import Role
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.types import ModelKey, RunId, Tensors
 from shoal.simulation.simulated import Simulated
@@ -292,8 +297,31 @@ def test_a_run_that_went_on_from_a_release_with_it_has_it_too(tmp_path: Path) ->
         await finished(found, range(2))
         _, following = (await withdrawn(found, "d2", confirmed=False)).runs
         assert (following.run, following.inherited, following.with_it) == ("next", "toy", ("global",))
+        with pytest.raises(NotFound, match="next began with what toy had made with d2") as fault:
+            await withdrawn(found, "d2", "next")
+        assert "with --replay toy" in fault.value.hint
+        await withdrawn(found, "d2", "toy")
+        await finished(found, range(2))
+        await ReleaseApi(found.coordinator).create("toy", "v2")
+        await OperatorApi(found.coordinator).start_run(replace(asked, name="again", base="toy@v2"), None)
+        (left,) = (await withdrawn(found, "d2", confirmed=False)).runs
+        assert (left.run, left.inherited) == ("next", "toy"), "as it went on before, and not after"
+        await ReleaseApi(found.coordinator).remove("toy@v1")
+        runs = (await withdrawn(found, "d2", confirmed=False)).runs
+        assert [each.run for each in runs] == ["next"], "what is known of a release that is gone"
 
     play(story, tmp_path)
+
+
+def test_a_price_says_that_what_was_paid_stays_paid() -> None:
+    def said(*runs: WithdrawnRun) -> str:
+        known = Known("d2", Role.TRAIN, {}, DeviceStanding.APPROVED, 0.0, "ab" * 32, "")
+        return shown(Withdrawn(known, 0, runs, ()), False)
+
+    made = WithdrawnRun("toy", ("global",), rounds=3, devices=2, epsilon=4.0)
+    assert f"stays paid, and {ROOM}" in said(made)
+    assert ROOM not in said(replace(made, epsilon=0.0))
+    assert ROOM not in said(replace(made, replayed=True))
 
 
 def test_a_report_in_the_open_round_does_not_count_and_what_is_stored_is_gone(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """PostgreSQL: one session may write, and a server that loses it can commit nothing any more."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -115,6 +116,21 @@ def test_a_session_that_is_silent_is_ended_by_postgresql(
             assert [each.device for each in other.journal.devices()] == ["d1"]
     finally:
         silent.close()
+
+
+def test_a_session_that_waits_for_a_long_query_is_not_silent(
+    elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT", 0.1)
+    monkeypatch.setattr(module, "SILENCE", 3.0)
+    with closing(Store(tmp_path / "leader", elsewhere)) as store:
+        asking = threading.Thread(target=store.database.query, args=("SELECT pg_sleep(6)",))
+        asking.start()
+        while asking.is_alive():
+            assert not store.is_deposed()
+            asking.join(0.05)
+        write(store)
+        assert not store.is_deposed()
 
 
 def test_text_that_postgresql_cannot_store_loses_one_character_and_no_run(leader: Store) -> None:

@@ -11,12 +11,21 @@ from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStat
 from fedserver.rpc.wire import operator_wire
 from fedserver.store.journal import journal, released
 from fedserver.store.store import Storage
-from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
+from shoal.core.exchange.messages import (
+    Build,
+    Evaluate,
+    PrivateTraining,
+    Summarize,
+    Summarized,
+    Train,
+    TrainingSettings,
+)
 from shoal.core.exchange.parts import Ballot, Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
-from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.payload import BlobRef, Payload, Weights, encode
 from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.noise import vote
 from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS, CentralNoise, Statement, of_weights
+from shoal.core.types import Tensors
 from tests.server.servers import server, start
 from tests.server.store.released import releases, statements
 from tests.server.toys import MODEL
@@ -65,11 +74,17 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
     plain = Payload("trained", {"model": weights, "examples": 5, "loss": 0.1})
     private = Payload("trained", {**plain.parts, "curve": CURVE})
     asked = PrivateTraining(epsilon=2.0, delta=1e-7)
+
+    def keep(tensors: Tensors) -> Weights:
+        raise AssertionError("these messages have none")
+
     reports = (
         ("d0", Train(MODEL, TrainingSettings()), plain),
         ("d1", Train(MODEL, TrainingSettings(), private=asked), private),
         ("d2", Evaluate(MODEL), Payload("evaluated", {})),
         ("d3", Build(), Payload("built", {"model": weights})),
+        ("d4", Summarize(), encode(Summarized((), ()), keep)),
+        ("d5", Summarize(), encode(Summarized((1.0,), (0.5,)), keep)),
     )
 
     async def play() -> None:
@@ -79,7 +94,12 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
                 known: set[tuple[str, str]] = set()
                 for device, task, report in (*reports, *reports):
                     await released.record_report(coordinator.storage, "toy", device, task, report, known)
-                assert known == {("d0", OPEN["weights"]), ("d0", OPEN["figures"]), ("d2", OPEN["figures"])}
+                assert known == {
+                    ("d0", OPEN["weights"]),
+                    ("d0", OPEN["figures"]),
+                    ("d2", OPEN["figures"]),
+                    ("d5", OPEN["summary"]),
+                }
             found = statements(
                 await coordinator.storage.call(releases, coordinator.storage.store.database, "toy")
             )
@@ -87,6 +107,7 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
                 "d0": Statement(unprotected=(OPEN["weights"], OPEN["figures"])),
                 "d1": Statement(Cost(curve=CURVE), 1e-7),
                 "d2": Statement(unprotected=(OPEN["figures"],)),
+                "d5": Statement(unprotected=(OPEN["summary"],)),
             }
             assert of_weights(found.values()) == WEIGHTS  # d0's have none, so the model has none
             assert of_weights([found["d1"], found["d2"]]).endswith(f"at most {found['d1'].promise}")

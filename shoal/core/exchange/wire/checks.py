@@ -18,6 +18,9 @@ MAX_ENTRIES = 64
 """Parts of a payload, settings of a record, blobs inside of a message."""
 MAX_SECONDS = 366 * 86400
 NANOS = 1_000_000_000
+SHORTEST_WAIT, LONGEST_WAIT = 1.0, 3600.0
+"""Seconds: the nearest and the furthest end of a window in which a device comes again, whatever its server
+says. So no server makes it call without a pause, or stay away until someone starts it again."""
 
 Key = TypeVar("Key")
 
@@ -131,14 +134,21 @@ def seconds_to_pb(seconds: float) -> Duration:
 
 
 def window_from_pb(pb: Any, what: str) -> tuple[float, float]:
-    """The fields `earliest` and `latest` of a message."""
+    """The fields `earliest` and `latest` of a message; `latest` is 1 s at least, and neither is above an
+    hour."""
     present(pb, "earliest", what)
     present(pb, "latest", what)
     earliest = seconds_from_pb(pb.earliest, f"{what}: earliest")
     latest = seconds_from_pb(pb.latest, f"{what}: latest")
     if latest < earliest:
         raise BadPayload(f"{what}: latest ({latest} s) is before earliest ({earliest} s)")
-    return earliest, latest
+    latest = between(latest, SHORTEST_WAIT, LONGEST_WAIT)
+    return min(earliest, latest), latest
+
+
+def between(seconds: float, least: float, most: float) -> float:
+    """A time that the other side has chosen, within what this side goes along with."""
+    return min(max(seconds, least), most)
 
 
 def seconds_from_pb(duration: Duration, what: str) -> float:

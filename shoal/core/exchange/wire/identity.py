@@ -18,7 +18,14 @@ from shoal.core.exchange._pb.fed.v1 import (
     role_pb2,
 )
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
-from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, seconds_from_pb, seconds_to_pb
+from shoal.core.exchange.wire.checks import (
+    MAX_TEXT,
+    between,
+    meaning,
+    name,
+    seconds_from_pb,
+    seconds_to_pb,
+)
 from shoal.core.identity.joining import (
     MAX_REQUEST,
     NONCE,
@@ -32,6 +39,8 @@ from shoal.core.identity.joining import (
     check_name,
 )
 
+SHORTEST_RETRY, LONGEST_RETRY = 1.0, 60.0
+"""Bounds, in seconds, of the time between two requests while an operator has not approved yet."""
 PIN = PROOF = 32
 MAX_SIGNATURE = 80
 """Bytes of an ECDSA signature on P-256, DER."""
@@ -151,7 +160,7 @@ def admitted_from_pb(pb: pb2.JoinResponse | pb2.ReturnResponse) -> Answer:
         case "identity":
             return identity_from_pb(pb.identity)
         case "pending":
-            retry = seconds_from_pb(pb.pending.retry_in, "retry_in")
+            retry = between(seconds_from_pb(pb.pending.retry_in, "retry_in"), SHORTEST_RETRY, LONGEST_RETRY)
             return Pending(_bytes(pb.pending.fingerprint, "the fingerprint", PIN, PIN), retry)
         case None:
             raise BadPayload("the answer to a device that joins: answer is not set")

@@ -19,8 +19,10 @@ from shoal.core.exchange.link import (
 from shoal.core.exchange.payload import INLINE, INLINE_ALL
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import (
+    LONGEST_WAIT,
     MAX_ENTRIES,
     at_least_one,
+    between,
     for_people,
     limited,
     meaning,
@@ -43,6 +45,8 @@ ROOM_FOR_INLINE = 2 << 20
 """Bytes of a task or report that leave room for blobs in the same message, which has at most 4 MiB."""
 MAX_RUNS = 1024
 """That go on, in an Idle: a server with more does not name them."""
+SHORTEST_HEARTBEAT = 0.1
+"""Seconds between two calls of a device that works, at least, whatever its server says."""
 
 
 class Lease(NamedTuple):
@@ -82,8 +86,8 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
         text(pb.software, "the software's name", MAX_NAME),
         at_least_one(pb.protocol, "the protocol"),
         name(pb.session, "a session"),
-        seconds_from_pb(pb.poll, "poll"),
-        seconds_from_pb(pb.heartbeat, "heartbeat"),
+        between(seconds_from_pb(pb.poll, "poll"), 0.0, LONGEST_WAIT),
+        between(seconds_from_pb(pb.heartbeat, "heartbeat"), SHORTEST_HEARTBEAT, LONGEST_WAIT),
         seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
         text(pb.mark, "a mark", MAX_NAME),
         tuple(name(each, "an address") for each in pb.addresses),

@@ -10,7 +10,9 @@ turns a reserved part into a spent one, and counts once; and a device that repea
 another one, which shares the ledger, has reserved for the same run. A reservation changes only who may spend:
 what a limit allows is still compared with what was paid, so the proof in docs/proofs.md does not depend on
 it. It is given back when the run is over, or when the owner refuses the run; and it lapses when the run has
-spent nothing for a whole window, since a server that never returns cannot say that its run is over.
+spent nothing for a whole window, since a server that never returns cannot say that its run is over. What is
+dated after now, by a clock that was ahead, has lapsed as well, or it would be held until then: a run that
+still needs it reserves it again.
 """
 
 import math
@@ -44,7 +46,7 @@ class Book:
         self._releases: dict[int, Release] = {}
         self._of_run: dict[str, Cost] = {}
         self._paid_by: dict[tuple[str, str], Cost] = {}
-        self._latest: dict[str, float] = {}
+        self._dates: dict[str, list[float]] = {}
         self._reserved: dict[str, dict[str, Reserved]] = {}
         self._reservations: list[Reserved] = []
         self._open: set[tuple[str, str]] = set()
@@ -88,7 +90,7 @@ class Book:
         self._of_run[entry.run] = self.of_run(entry.run) + cost
         key = entry.run, entry.holder
         self._paid_by[key] = self._paid_by.get(key, NOTHING) + cost
-        self._latest[entry.run] = max(entry.at, self._latest.get(entry.run, -math.inf))
+        self._dates.setdefault(entry.run, []).append(entry.at)
         self._paid.append(entry)
 
     @property
@@ -144,31 +146,31 @@ class Book:
         """The runs for which this device has a reservation."""
         return [run for run, found in self._reserved.items() if holder in found]
 
-    def reservations(self, holder: str, since: float, run: str | None = None) -> int:
+    def reservations(self, holder: str, since: float, now: float = math.inf, run: str | None = None) -> int:
         """How many reservations this device has written down after `since`, for one run or for all."""
         return sum(
-            each.holder == holder and each.at > since and run in (None, each.run)
+            each.holder == holder and since < each.at <= now and run in (None, each.run)
             for each in self._reservations
         )
 
-    def held(self, since: float, but: str = "") -> Cost:
+    def held(self, since: float, now: float = math.inf, but: str = "") -> Cost:
         """What is kept for runs, other than `but`, that have reserved or paid something after `since`."""
-        return total(self.held_for(run, since) for run in self._reserved if run != but)
+        return total(self.held_for(run, since, now) for run in self._reserved if run != but)
 
-    def held_for(self, run: str, since: float, but: str | None = None) -> Cost:
+    def held_for(self, run: str, since: float, now: float = math.inf, but: str | None = None) -> Cost:
         """What is kept for a run: what each device, other than `but`, has reserved for it and not yet
         spent."""
-        return self.rest(run, but) if self.is_active(run, since) else NOTHING
+        return self.rest(run, but) if self.is_active(run, since, now) else NOTHING
 
     def rest(self, run: str, but: str | None = None) -> Cost:
         """The same, whether or not the reservations have lapsed."""
         found = self._reserved.get(run, {}).items()
         return total(each.cost - self.paid_by(run, key) for key, each in found if key != but)
 
-    def is_active(self, run: str, since: float) -> bool:
-        """Whether a run has reserved or paid something after `since`."""
-        latest = max((each.at for each in self._reserved.get(run, {}).values()), default=-math.inf)
-        return max(latest, self._latest.get(run, -math.inf)) > since
+    def is_active(self, run: str, since: float, now: float = math.inf) -> bool:
+        """Whether a run has reserved or paid something after `since`, and up to now."""
+        reserved = (each.at for each in self._reserved.get(run, {}).values())
+        return any(since < at <= now for at in (*reserved, *reversed(self._dates.get(run, ()))))
 
     # -- what is there already --------------------------------------------------------------------------
 

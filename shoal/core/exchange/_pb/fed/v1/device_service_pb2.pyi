@@ -104,11 +104,13 @@ class HelloResponse(_message.Message):
     """
     @_builtins.property
     def poll(self) -> _duration_pb2.Duration:
-        """Set by the server: how long one NextTask may wait. Unset: refused."""
+        """Set by the server: how long one NextTask may wait; a device waits for an hour at most. Unset: refused."""
 
     @_builtins.property
     def heartbeat(self) -> _duration_pb2.Duration:
-        """Set by the server: how often to call Alive while working. Unset: refused."""
+        """Set by the server: how often to call Alive while working; a device calls once in 0.1 s at most, and once
+        in an hour at least. Unset: refused.
+        """
 
     @_builtins.property
     def spread(self) -> _duration_pb2.Duration:

@@ -48,7 +48,7 @@ class Fault(_message.Message):
     @_builtins.property
     def latest(self) -> _duration_pb2.Duration:
         """Set by the server, together with `earliest`: the latest moment to try again, from now, at least
-        `earliest`. Unset: as there.
+        `earliest`; bounded as those of Idle. Unset: as there.
         """
 
     def __init__(

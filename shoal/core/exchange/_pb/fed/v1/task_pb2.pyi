@@ -172,7 +172,9 @@ class Idle(_message.Message):
 
     @_builtins.property
     def latest(self) -> _duration_pb2.Duration:
-        """Set by the server: do not come back later than this from now; at least `earliest`. Unset: refused."""
+        """Set by the server: do not come back later than this from now; at least `earliest`. A device takes less
+        than a second as a second, and more than an hour, of both, as an hour. Unset: refused.
+        """
 
     @_builtins.property
     def going_on(self) -> Global___Runs:
