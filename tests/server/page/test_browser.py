@@ -115,6 +115,8 @@ def test_every_figure_has_a_table_with_the_same_numbers(open_tab: Tab) -> None:
     assert "+16.0\u00a0points" in gain.inner_text()
     over_time = open_tab.page.get_by_role("region", name="Table: Groups over time")
     assert over_time.locator("tbody tr").count() == 2 * 8
+    assert open_tab.page.locator(".legend li:has(.dashed)").all_inner_texts().count("mean") == 2
+    open_tab.sees("In all, 80.0\u00a0kB were sent and 160.0\u00a0kB fetched.")
 
 
 def test_the_keyboard_is_enough(open_tab: Tab) -> None:
