@@ -185,7 +185,8 @@ class Published:
         if spec.evaluate is not None:
             return replace(found, evaluate=name)
         parameters = {**of.parameters, **spec.parameters}
-        return replace(found, parameters=parameters, graph=of.graph, graph_bytes=of.graph_bytes, release=name)
+        found = replace(found, graph=of.graph, graph_bytes=of.graph_bytes, graph_by=of.graph_by)
+        return replace(found, parameters=parameters, release=name)
 
     async def measured(self, spec: RunSpec, recipe: Recipe, model: Tensors | None) -> State:
         """The first state of a run that only measures. model: from elsewhere, where no release is named."""
