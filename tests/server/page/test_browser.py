@@ -98,7 +98,7 @@ def test_releases_are_shown_with_their_channels_and_figures(open_tab: Tab) -> No
     open_tab.sees("Trained by devices that are revoked: device-5")
     open_tab.sees("62.0\u00a0% \u00b1 10.0\u00a0% have other data than the model was made for")
     open_tab.sees("Before: device-7")
-    open_tab.sees("10.0\u00a0% of the devices try flux@12 beside it, which may be worse by 1.0\u00a0%")
+    open_tab.sees("10.0\u00a0% of the devices try flux@12 beside it, which may be worse by 1.0\u00a0points")
     open_tab.sees("2 devices, 97.0\u00a0% alike, 400 labels, \u22121.0\u00a0points to +6.0\u00a0points")
 
 
