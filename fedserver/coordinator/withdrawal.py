@@ -221,7 +221,9 @@ class Withdrawals:
             if not by_run[run].back_to:
                 raise NotFound(
                     f"run {run} has no stored models without {found.device} to go back to",
-                    f"start it again: fedserver run start --like {run}",
+                    f"start {by_run[run].inherited} again, whose models it began with, and then it"
+                    if by_run[run].inherited
+                    else f"start it again: fedserver run start --like {run}",
                 )
 
     async def carry_out(self, found: Withdrawal, replay: Collection[RunId]) -> None:

@@ -292,6 +292,9 @@ def test_a_run_that_went_on_from_a_release_with_it_has_it_too(tmp_path: Path) ->
         await finished(found, range(2))
         _, following = (await withdrawn(found, "d2", confirmed=False)).runs
         assert (following.run, following.inherited, following.with_it) == ("next", "toy", ("global",))
+        with pytest.raises(NotFound) as fault:
+            await withdrawn(found, "d2", "next", confirmed=False)
+        assert "start toy again" in fault.value.hint
 
     play(story, tmp_path)
 
