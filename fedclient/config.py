@@ -347,11 +347,13 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
     return read_settings(path, ClientConfig, flags)[0]
 
 
-def host_of(server: str) -> str:
+def host_of(address: str) -> str:
     """The host in "host:port". Raises ConfigError."""
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", server)
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", address)
     if found is None or not 1 <= int(found[3]) <= 65535:
-        raise ConfigError(f"server {server!r} is not an address", "write host:port, or [::1]:port")
+        raise ConfigError(
+            f"{address!r} is not an address", "write host:port, or [::1]:port, with a port from 1 to 65535"
+        )
     return found[1] or found[2]
 
 

@@ -96,7 +96,8 @@ class Device {
           this.remember(receipt.mark);
           // Only now may the result be forgotten. One that is late may be asked for again, by another lease.
           if (receipt.outcome !== LATE) this.folder.forget("outbox");
-          console.log(`${title}: ${OUTCOMES[receipt.outcome]}${result.failure ? `, ${result.failure.message}` : ""} ${receipt.reason}`);
+          const outcome = result.failure ? `failed, ${result.failure.message}` : OUTCOMES[receipt.outcome];
+          console.log(`${title}: ${outcome}${receipt.reason && `, ${receipt.reason}`}`);
           return;
         } catch (error) {
           if (!(error instanceof CallError) || error.code === "say-hello" || result.failure) throw error;
@@ -196,16 +197,21 @@ class Device {
 
 const [root, verb, first, ...rest] = process.argv.slice(2);
 const folder = root && new Folder(root);
-if (verb === "join") {
-  const key = folder.read("key") || newKey();
-  folder.keep("key", key); // before anything is sent: a repeated join gets the same certificate
-  folder.keep("identity", JSON.stringify(await join(first, rest[0], key, wait)));
-  console.log("joined");
-} else if (verb === "train" || verb === "place") {
-  const device = new Device(folder, new Work(first, Number(rest[0] ?? 32)));
-  await (verb === "train" ? device.train() : device.place(rest[1] ?? ""));
-  device.client.close();
-} else {
-  console.error("node device.js FOLDER join LINE NAME | train DATA [HIDDEN] | place DATA [HIDDEN] [RUN]");
-  process.exitCode = 2;
+try {
+  if (verb === "join") {
+    const key = folder.read("key") || newKey();
+    folder.keep("key", key); // before anything is sent: a repeated join gets the same certificate
+    folder.keep("identity", JSON.stringify(await join(first, rest[0], key, wait)));
+    console.log("joined");
+  } else if (verb === "train" || verb === "place") {
+    const device = new Device(folder, new Work(first, Number(rest[0] ?? 32)));
+    await (verb === "train" ? device.train() : device.place(rest[1] ?? "")).finally(() => device.client.close());
+  } else {
+    console.error("node device.js FOLDER join LINE NAME | train DATA [HIDDEN] | place DATA [HIDDEN] [RUN]");
+    process.exitCode = 2;
+  }
+} catch (error) {
+  if (!(error instanceof Failed || error instanceof CallError)) throw error;
+  console.error(`error: ${error.message}`);
+  process.exitCode = 1;
 }

@@ -2,16 +2,16 @@
 import { X509Certificate, createHmac, createPrivateKey, createPublicKey, generateKeyPairSync, sign } from "node:crypto";
 import tls from "node:tls";
 import grpc from "@grpc/grpc-js";
-import { Client, sha256 } from "./wire.js";
+import { Client, Failed, sha256 } from "./wire.js";
 
 export async function join(line, name, pem, wait) { // pem: the key, kept before anything is sent
   const [, host, port, pinText, token, secretText] =
     /^shoal1:(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+):(\d+):([\w-]{43}):([\w-]{8,32}):([\w-]{43})$/.exec(line.trim()) ?? [];
-  if (!host) throw new Error("that is not a join string");
+  if (!host) throw new Failed("bad-join-string", "that is not a join string; fedserver token create prints one");
   const pin = Buffer.from(pinText, "base64url"), key = createPrivateKey(pem);
   const server = await shown(host.replace(/[[\]]/g, ""), Number(port));
   if (!sha256(server.publicKey.export({ type: "spki", format: "der" })).equals(pin))
-    throw new Error("another server answers: its key is not the one in the join string"); // nothing was sent
+    throw new Failed("other-server", "another server answers: its key is not the one in the join string"); // nothing was sent
   const client = new Client(`${host}:${port}`, grpc.credentials.createSsl(Buffer.from(server.toString())));
   try {
     const csr = request(key), secret = sha256(Buffer.from(secretText, "base64url"));

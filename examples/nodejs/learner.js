@@ -27,7 +27,8 @@ export function built(inputs, hidden, classes, seed) { // first weights
 }
 
 export class Network {
-  constructor(tensors, inputs, hidden, classes) {
+  constructor(tensors, inputs, hidden) {
+    const classes = tensors.get("head.bias")?.data.length;
     const shapes = [[hidden, inputs], [hidden], [classes, hidden], [classes]];
     NAMES.forEach((name, number) => {
       const found = tensors.get(name);
@@ -71,6 +72,7 @@ export class Network {
   }
 
   measured({ x, y }) { // of at least one sample
+    if (y.length !== x.length) throw new Failed("bad-data", "training and measuring need a label, in y, for each sample in x");
     let right = 0, loss = 0;
     x.forEach((sample, n) => {
       const found = this.probabilities(this.latent(this.scaled(sample)));

@@ -23,13 +23,13 @@ export function agree(text) { // throws unless the owner of this device agrees t
 }
 
 export class Work {
-  constructor(file, hidden) { // every fifth sample is held out
-    const { x, y } = JSON.parse(readFileSync(file, "utf8"));
+  constructor(file, hidden) { // every fifth sample is held out; one who only wants a model needs no labels
+    const { x, y = [] } = JSON.parse(readFileSync(file, "utf8"));
     const part = (wanted) => ({ x: x.filter((_, n) => wanted(n)), y: y.filter((_, n) => wanted(n)) });
     this.parts = { 1: part((n) => n % 5 < 4), 2: part((n) => n % 5 === 4) };
     this.parts[3] = this.parts[2]; // for a device without a test part, the held-out one is it
     this.everything = { x, y };
-    this.sizes = [x[0].length, hidden, Math.max(...y) + 1];
+    this.sizes = [x[0].length, hidden, Math.max(-1, ...y) + 1];
   }
 
   // The answer {payload, blobs} to a payload. fetch: gets the bytes of a blob. wanted: whether to go on.
@@ -48,7 +48,12 @@ export class Work {
     return { payload: type("Payload").encode(payload).finish(), blobs };
   }
 
-  _network(tensors) { return new Network(tensors, ...this.sizes); }
+  _network(tensors) {
+    const [inputs, hidden, classes] = this.sizes, network = new Network(tensors, inputs, hidden);
+    if (classes > network.classes)
+      throw new Failed("bad-data", `the label ${classes - 1} is here, and the run's model has ${network.classes} classes`);
+    return network;
+  }
 
   _build(message, { seed, keep }) {
     const count = Number(own(message, "models", 1));
@@ -85,7 +90,7 @@ export class Work {
     if (own(message, "rho", null) !== null) throw new Failed("refused", "this device cannot measure with a guarantee");
     const { x, y } = this.parts[own(message, "part", 2)], network = this._network(of(message.model));
     const commonest = Math.max(...y.map((label) => y.filter((each) => each === label).length));
-    const found = { ...network.measured({ x, y }), baseline: commonest / y.length, classes: this.sizes[2] };
+    const found = { ...network.measured({ x, y }), baseline: commonest / y.length, classes: network.classes };
     const asked = own(message, "bounds", 0);
     if (asked) found.latents = this.sizes[1];
     if (asked === SCALAR || asked === COORDINATE) {

@@ -31,5 +31,9 @@ def join(console: Console, settings: ClientConfig, string: str) -> Result:
     identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
     text = f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"
-    lines = [text, f"next: fedclient {NEXT[identity.role.value]}{own_options()}"]
+    lines = [
+        text,
+        *([] if new else ["if the server does not let it in any more, first type: fedclient leave"]),
+    ]
+    lines = [*lines, f"next: fedclient {NEXT[identity.role.value]}{own_options()}"]
     return Result({**identity.facts(), "new": new, "state": str(settings.state)}, "\n".join(lines))

@@ -80,6 +80,7 @@ def place(
     once = partial(place, settings, console, data, run, accept_nearest, seconds, not no_tune, follow)
     words, folder = following.command_of(hook), settings.state / "model"
     if follow:
+        console.repeats = True
         announce = partial(following.announce, folder, words, console.say)
         asyncio.run(until_signal(following.follow(once, announce, every, console.say)))
         return Result({"path": folder / "model.safetensors"}, "stopped")

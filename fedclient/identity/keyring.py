@@ -20,7 +20,8 @@ from shoal.core.types import DeviceId
 from shoal.shell.disk import storing, sync_folder, write
 
 JOIN_AGAIN = (
-    "ask for a new join string, and join again under the same name: fedclient join STRING --device NAME"
+    "type `fedclient leave`, ask for a new join string, and join again under the same name: "
+    "fedclient join STRING --device NAME"
 )
 """The operator then approves that the new key takes the place of the one that was lost."""
 

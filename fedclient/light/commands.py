@@ -34,7 +34,7 @@ async def serve(
 ) -> dict[str, Any]:
     """Answer predictions at `address` until stopped, with the model that fits the settings' data, by their
     learner or, without one, by the run's graph."""
-    folder = DeviceFolder(settings.state)
+    folder, console.repeats = DeviceFolder(settings.state), True
     with folder.locked(), listening(address) as at, TemporaryDirectory(prefix="fedclient-serve-") as account:
         work = light_config(settings, None, folder.blobs, Path(account))
         endpoint = Endpoint(replace(work, learner=settings.learner), at, console.say)

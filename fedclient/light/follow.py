@@ -49,7 +49,7 @@ class Follower:
                 self._trouble = ""
             except ShoalError as error:
                 if str(error) != self._trouble:
-                    self._say(f"the model stays: {error}")
+                    self._say(f"no newer model: {error}")
                 self._trouble = str(error)
             times = None if times is None else times - 1
             if times != 0:

@@ -10,7 +10,7 @@ on the order in which they come. It is supposed that the difference is the same 
 and at all times, and that no one chooses by what the two releases say which samples get labels.
 
 The counts of one device are bounded by `MAX_LABELED`, and a decision that depends on one device of three or
-more is none.
+more that take part is none, also where the others have counted no label yet.
 """
 
 import hashlib
@@ -143,6 +143,13 @@ def decide(clusters: Mapping[ModelKey, Sequence[Counts]], margin: float, of: int
     silent = [key for key in open_ if not any(each.labeled for each in clusters[key])]
     if silent:
         return Decision("", f"no labels come from cluster {', '.join(silent)}, so it will not end by itself")
+    lone = [
+        key for key in open_ if len(clusters[key]) > 2 and sum(each.labeled > 0 for each in clusters[key]) < 2
+    ]
+    if lone:
+        return Decision(
+            "", f"labels come from only one device of cluster {', '.join(lone)}, which ends nothing"
+        )
     return Decision("", f"too few labels yet to tell by {points} in cluster {', '.join(open_)}")
 
 
@@ -179,7 +186,7 @@ def _bound(devices: Collection[Counts], gain: float, end: float, sure: float) ->
 def _capital(devices: Sequence[Counts], bound: float, side: float) -> float:
     """The logarithm of the capital that bets that the mean is above `bound` (side 1) or below it (-1); of
     three or more devices, without the one that adds most to it."""
-    logs = _logs([each for each in devices if each.labeled], bound, side)
+    logs = _logs(devices, bound, side)
     total = logs.sum(axis=0)
     return _mean(total) if len(logs) < 3 else min(_mean(total - each) for each in logs)
 

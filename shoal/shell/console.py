@@ -102,11 +102,14 @@ def confirm(question: str) -> None:
 
 
 class Console:
-    """Where a verb reports progress, always on stderr: stdout is for its result."""
+    """Where a verb reports progress, always on stderr: stdout is for its result. repeats: whether it does the
+    same steps again and again for months, so that a log has each of them once."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._last = ""
+        self._said = set[str]()
+        self.repeats = False
 
     def progress(self, text: str) -> None:
         """Show the current step: on a terminal in one line that is overwritten, else one line per change."""
@@ -116,9 +119,11 @@ class Console:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write(f"\r\x1b[2K{printable(one_line(text))[:width]}")
             sys.stderr.flush()
-        else:
+        elif text not in self._said:
             click.echo(printable(continued(text)), err=True)
         self._last = text
+        if self.repeats:
+            self._said.add(text)
 
     def say(self, text: str) -> None:
         """Print a line that stays."""

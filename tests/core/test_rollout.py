@@ -61,6 +61,18 @@ def test_one_device_of_three_decides_nothing() -> None:
     assert decide({"c0": [honest, honest, good]}, 0.01, 1).outcome == ""
 
 
+@pytest.mark.parametrize(("better", "worse"), [(MAX_LABELED, 0), (0, MAX_LABELED)])
+def test_one_device_of_three_decides_nothing_where_only_its_programs_tell_labels(
+    better: int, worse: int
+) -> None:
+    lone = counts(better, worse, 0)
+    found = decide({"c0": [lone, Counts(), Counts()]}, 0.01, 1)
+    assert found.outcome == ""
+    assert "only one device" in found.why
+    assert decide({"c0": [lone, lone, Counts()]}, 0.01, 1).outcome != ""
+    assert decide({"c0": [lone, Counts()]}, 0.01, 1).outcome != "", "of two, one may"
+
+
 def test_a_cluster_without_labels_is_waited_for_and_named() -> None:
     clear = [counts(100, 0, 900)] * 3
     found = decide({"c0": clear, "c1": [Counts(500, 490)], "c2": []}, 0.01, 3)

@@ -78,7 +78,8 @@ def javascript(folder: Path, faults: Faults) -> str:
         (device / name).write_text(text.replace(before, after))
     for name, rows in (("data", slice(100)), ("new", slice(100, 140))):
         x, y = samples(rows)
-        (folder / f"{name}.json").write_text(json.dumps({"x": x.tolist(), "y": y.tolist()}))
+        labels = {"y": y.tolist()} if name == "data" else {}  # a newcomer has none
+        (folder / f"{name}.json").write_text(json.dumps({"x": x.tolist(), **labels}))
     program = f"{NODE} {device}/device.js {folder}/state"
     steps = ("join LINE foreign", f"train {folder}/data.json 16", f"place {folder}/new.json 16")
     return " && ".join(f"{program} {step}" for step in steps)

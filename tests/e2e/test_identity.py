@@ -33,6 +33,7 @@ def test_a_join_string_is_good_once_and_its_secret_is_nowhere(place: Place) -> N
         assert (first.returncode, first.stdout.split()[:2]) == (0, ["attic", "joined"])
         again = place.call("fedclient", "join", "join.txt", "-c", settings)
         assert "has already joined" in again.stdout
+        assert "fedclient leave" in again.stdout
         other = place.call(
             "fedclient", "join", "join.txt", "-c", place.device("cellar"), "--device", "cellar"
         )

@@ -261,3 +261,15 @@ def test_what_is_deprecated_says_what_takes_its_place_and_does_its_work() -> Non
     assert "use greet" in found.stderr
     assert "use --name" in found.stderr
     assert "use --name" not in call("hail").stderr
+
+
+def test_who_repeats_its_steps_for_months_says_each_of_them_once(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Console()
+    shown.repeats = True
+    for _ in range(3):
+        shown.progress("asking")
+        shown.progress("trying")
+    shown.say("another model is used")
+    shown.say("another model is used")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["asking", "trying", "another model is used", "another model is used"]

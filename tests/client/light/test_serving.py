@@ -303,6 +303,6 @@ def test_a_model_that_did_not_fit_on_the_disk_is_stored_with_the_next_answer(
 
     monkeypatch.setattr("fedclient.light.follow.save", saved)
     asyncio.run(Follower(folder, store, place, use, said.append).follow(0.0, times=3))
-    assert said[0] == "the model stays: no room for the model (free some space)"
+    assert said[0] == "no newer model: no room for the model (free some space)"
     assert bytes(FIRST) in (folder.model / MODEL).read_bytes()
     assert len(said) == 2, "it is stored once"

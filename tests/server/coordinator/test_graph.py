@@ -154,14 +154,24 @@ def test_the_graph_that_comes_with_the_first_weights_is_kept_for_files_and_lent_
     scenario(story, tmp_path)
 
 
-def test_a_graph_that_a_device_made_is_lent_by_no_run_that_goes_on_with_it(tmp_path: Path) -> None:
+def test_a_run_that_goes_on_lends_no_graph_that_a_device_made(tmp_path: Path) -> None:
+    """Nor does its release, so that a channel can go back from it to the one before."""
+
     async def story(coordinator: Coordinator) -> None:
+        releases = ReleaseApi(coordinator)
         await built(coordinator, FITTING)
-        await OperatorApi(coordinator).start_run(spec(name="next", base="stable"), None)
-        first, found = coordinator.runs["toy"].spec, coordinator.runs["next"].spec
+        await releases.create("toy", "v1")
+        await start(coordinator, None, name="next", base="toy@v1")
+        await serve_all(coordinator)
+        first, found = [(await OperatorApi(coordinator).show(run)).spec for run in ("toy", "next")]
+        assert first is not None
+        assert found is not None
         assert (found.graph, found.graph_by) == (first.graph, first.graph_by)
-        with pytest.raises(CannotPlace, match="no graph for devices without a learner"):
+        with pytest.raises(CannotPlace, match="has no graph"):
             await DeviceApi(coordinator, "newcomer").place("next", Wish(4, graph=True))
+        await releases.create("next", "v1")
+        for name in ("next@v1", "toy@v1"):
+            await releases.use(name, "stable")
 
     scenario(story, tmp_path)
 

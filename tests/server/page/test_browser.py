@@ -98,7 +98,7 @@ def test_releases_are_shown_with_their_channels_and_figures(open_tab: Tab) -> No
     open_tab.sees("Trained by devices that are revoked: device-5")
     open_tab.sees("62.0\u00a0% \u00b1 10.0\u00a0% have other data than the model was made for")
     open_tab.sees("Before: device-7")
-    open_tab.sees("10.0\u00a0% of the devices try flux@12 beside it, which may be worse by 1.0\u00a0%")
+    open_tab.sees("10.0\u00a0% of the devices try flux@12 beside it, which may be worse by 1.0\u00a0points")
     open_tab.sees("2 devices, 97.0\u00a0% alike, 400 labels, \u22121.0\u00a0points to +6.0\u00a0points")
 
 
@@ -115,6 +115,8 @@ def test_every_figure_has_a_table_with_the_same_numbers(open_tab: Tab) -> None:
     assert "+16.0\u00a0points" in gain.inner_text()
     over_time = open_tab.page.get_by_role("region", name="Table: Groups over time")
     assert over_time.locator("tbody tr").count() == 2 * 8
+    assert open_tab.page.locator(".legend li:has(.dashed)").all_inner_texts().count("mean") == 2
+    open_tab.sees("In all, 80.0\u00a0kB were sent and 160.0\u00a0kB fetched.")
 
 
 def test_the_keyboard_is_enough(open_tab: Tab) -> None:

@@ -36,7 +36,8 @@ export class Panel {
   }
 
   // saying: the finding, in words. rows: a function that makes those of the table. draw: called with the figure's element
-  // and its width in pixels, or null where `empty` says what is missing. legend: pairs of a class of a color and a text.
+  // and its width in pixels, or null where `empty` says what is missing. legend: pairs of the classes of a swatch, which say its color
+  // and whether its line is dashed, and a text.
   show({ saying = "", rows, draw = null, empty = "", legend = [] }) {
     say(this.saying, saying);
     this.saying.hidden = !saying;

@@ -135,7 +135,7 @@ def in_words(found: Sequence[Difference]) -> str:
         return ""
     kinds = Counter(each.kind for each in found if each.kind)
     if not kinds:
-        return "what the clusters differ in does not show in what devices have released"
+        return "what devices have released does not tell in what way the clusters differ"
     (kind, count), *others = kinds.most_common()
     if count == len(found):
         return f"the clusters differ {IN_WORDS[kind]}"

@@ -140,7 +140,7 @@ export class FleetView {
 const reached = ({ accuracy, error, numbers }) => (accuracy === null ? "not measured" : `${percent(accuracy)} \u00b1 ${percent(2 * error)}${numbers ? " of the variance explained" : ""}`);
 
 const rolledOut = ({ new: release, share, margin, began, ended, outcome, why }) =>
-  `${percent(share)} of the devices ${outcome ? "tried" : "try"} ${release} beside it, which may be worse by ${percent(margin)}: ${outcome ? `${outcome} ${ago(ended)}` : `since ${ago(began)}`}, ${why}.`;
+  `${percent(share)} of the devices ${outcome ? "tried" : "try"} ${release} beside it, which may be worse by ${(100 * margin).toFixed(1)}\u00a0points: ${outcome ? `${outcome} ${ago(ended)}` : `since ${ago(began)}`}, ${why}.`;
 
 const compared = ([key, { devices, agreement, labeled, low, high }]) =>
   `${key}: ${many(devices, "device")}, ${agreement === null ? "no predictions" : `${percent(agreement)} alike`}, ${labeled ? `${many(labeled, "label")}, ${points(low)} to ${points(high)}` : "no labels"}`;

@@ -65,7 +65,7 @@ function curve(figure) {
       rows: () => found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
       empty: found.length ? "" : `No round with ${accuracy ? "an accuracy" : "a loss"} is over yet.`,
       saying: accuracy && summary.numbers ? "Labels are numbers: this is the share of their variance that is explained." : "",
-      legend: found.map((one) => [one.tone, one.name]),
+      legend: found.map((one) => [one.dash ? `${one.tone} dashed` : one.tone, one.name]),
       draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? `${summary.numbers ? "variance explained" : "accuracy"}, %` : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
     });
   } };
@@ -123,7 +123,7 @@ function effort() {
       rows: () => timed,
       empty: timed.length ? "" : "No round is over yet.",
       saying: slow ? `In round ${slow.round}, ${slow.slow[0]} worked longest: ${duration(slow.slow[1])}.` : "",
-      legend: [["tone-0", "round"], ["tone-1", "slowest device"]],
+      legend: [["tone-0", "round"], ["tone-1 dashed", "slowest device"]],
       draw: (figure, width) => lines(figure, width, { height: 230, series: [{ name: "round", tone: "tone-0", dash: "", points: timed.map((row) => [row.round, row.seconds]) }, { name: "slowest", tone: "tone-1", dash: "5 3", points: timed.filter((row) => row.slow).map((row) => [row.round, row.slow[1]]) }].filter((one) => one.points.length), text: duration, unit: "seconds", floor: 0, label: "Seconds of each round and of its slowest device" }),
     });
   } };
@@ -141,7 +141,7 @@ function traffic() {
     panel.show({
       rows: () => moved,
       empty: moved.length ? "" : "Nothing has been sent yet.",
-      saying: moved.length ? `In all, ${bytes(sum("up"))} were sent and ${bytes(sum("down"))} fetched.` : "",
+      saying: moved.length ? `In all, ${bytes(sum("bytes_up"))} were sent and ${bytes(sum("bytes_down"))} fetched.` : "",
       draw: (figure, width) => bars(figure, width, { rows: moved.map((device) => ({ name: device.device, value: device.bytes_up + device.bytes_down, tone: tone(device.cluster), text: bytes(device.bytes_up + device.bytes_down) })), label: `Bytes of ${many(moved.length, "device")}` }),
     });
   } };
