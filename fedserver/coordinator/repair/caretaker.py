@@ -90,7 +90,7 @@ class Caretaker:
             if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
                 log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
         for name in sorted(self._copied):
-            if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
+            if not await asyncio.to_thread(self._storage.blobs.copies.check, name):
                 log.error("the copy of blob %s was damaged, and is made again", name[:12])
                 self._copied = set()
 
