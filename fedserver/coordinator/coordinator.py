@@ -33,7 +33,7 @@ from fedserver.coordinator.status import DEPOSED, problems, shared, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
-from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.coordinator.visits.visitor import Quota, Signal, Visitor, unlabeled
 from fedserver.coordinator.withdrawal import Withdrawals
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
@@ -103,7 +103,7 @@ class Coordinator:
         self.series = Series(storage, self.runs, self.in_turn, self.starting)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
-        self.quota: Quota = Unlimited()
+        self.quota = Quota()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
         self.signatures: Verifier = Unsigned()
