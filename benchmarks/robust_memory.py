@@ -1,9 +1,9 @@
 """What the robust rules cost: time and peak memory of each against the plain mean, in one run.
 
-Updates lie in files, as reports do on the server, and are mapped a tensor at a time. Each measurement is a
-process of its own, since a process never forgets its peak; pages of mapped files count in it. The rules take
-turns, so that a machine that slows down slows all. A tenth of the updates is far too long, so that cutting is
-part of what is timed. Memory must not grow with the cohort: two sizes are measured.
+Updates lie in files, as reports do on the server, and are read a part of a tensor at a time. Each measurement
+is a process of its own, since a process never forgets its peak. The rules take turns, so that a machine that
+slows down slows all. A tenth of the updates is far too long, so that cutting is part of what is timed. Memory
+must not grow with the cohort: two sizes are measured.
 
     python -m benchmarks.robust_memory [--megabytes 64] [--cohorts 10 40] [--turns 3] [--json FILE]
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from shoal.core.exchange.tensors import manifest_of, pack
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 from shoal.core.types import Tensors
@@ -43,7 +43,7 @@ def measure(folder: Path, rule: str, cohort: int, megabytes: int) -> dict[str, f
     base = model(megabytes, 0, 0.0)
     manifest = manifest_of(base)
     updates = {
-        f"d{i:04}": Update(MappedTensors(folder / f"{i}", manifest), 10.0 + i % 3) for i in range(cohort)
+        f"d{i:04}": Update(FileTensors(folder / f"{i}", manifest), 10.0 + i % 3) for i in range(cohort)
     }
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.perf_counter()
