@@ -71,7 +71,7 @@ class OperatorApi:
     async def cost(self, run: RunId) -> str:
         """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
         coordinator, found = self._coordinator, self._coordinator.runs.named(run)
-        stated = await coordinator.storage.statements_of_all() or {}
+        stated = await coordinator.storage.statements_of_all()
         paid = [device for device, each in stated.items() if each.cost]
         able = coordinator.able(found, await self._storage.call(self._storage.journal.trainers))
         return cost_of(found, coordinator.runs.values(), able, paid)
@@ -332,7 +332,7 @@ class OperatorApi:
         if not self._storage.full:
             await self._coordinator.write_journal()
         known = await storage.call(storage.journal.trainers)
-        outcomes = await storage.call(storage.runs.outcomes, run)
+        outcomes = await storage.call(storage.runs.outcomes.of, run)
         traffic = {each.device: each for each in await storage.call(storage.journal.traffic, run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
@@ -345,7 +345,7 @@ class OperatorApi:
             outcomes.abandoned,
             outcomes.missing,
             models,
-            await storage.call(storage.runs.statements, run),
+            await storage.call(storage.runs.statements.of, run),
             promise(state),
             found.spec,
             outcomes.accuracies,

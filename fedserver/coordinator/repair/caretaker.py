@@ -78,7 +78,7 @@ class Caretaker:
 
         pace: bytes that are read per second at most; 0 for no limit.
         """
-        await self._storage.call(self._storage.store.check_rows)
+        await self._storage.call(self._storage.store.database.check)
         owing = {device for run in self._runs() if run.active for device in run.engine.plan.tasks}
         await asyncio.to_thread(self._storage.blobs.discard_old, time.time() - LEFT_SECONDS, owing)
         for run in self._runs():
