@@ -45,7 +45,6 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import ConfigError, DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
-from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.privacy.secure.cohort import Unsigned, Verifier
@@ -77,7 +76,6 @@ class Coordinator:
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
-        self.limits = Limits(model=settings.model)
         self.conflicts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.runs = KnownRuns(self.recovery)

@@ -173,7 +173,7 @@ def _admit(
 
 def _check_size(coordinator: Coordinator, task: Message, sizes: list[int]) -> None:
     """What `transfer` checks of an upload."""
-    if max(sizes) > (largest := largest_upload(task, coordinator.limits)):
+    if max(sizes) > (largest := largest_upload(task, coordinator.settings.model)):
         raise BadPayload(
             f"a report carries {max(sizes)} bytes, but the task's answer needs at most {largest}",
             "train the run's own model, with the same build()",

@@ -152,7 +152,7 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
         raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
     most = 0
     for lease in leases:
-        largest = largest_upload(lease.message, coordinator.limits)
+        largest = largest_upload(lease.message, coordinator.settings.model)
         if blob.size <= largest:
             return lease, largest * most_models(lease.message)
         most = max(most, largest)
