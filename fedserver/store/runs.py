@@ -11,7 +11,7 @@ from fedserver.store.database import RESTORE, Database, Row, from_text, record_o
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal.journal import add_lines
+from fedserver.store.journal.journal import RELEASED, add_lines
 from fedserver.store.journal.outcomes import OutcomeCache
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
@@ -28,9 +28,6 @@ from shoal.shell import crash
 VERSIONS = 5
 """How many checkpoints of a run are kept, so that a device can finish fetching a model of an earlier round,
 and an operator can roll back to one. Rounds that were abandoned have none of their own."""
-
-
-RELEASED = "run, device, release, rho, delta, group_size, curve"
 
 
 class Runs:
