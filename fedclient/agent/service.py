@@ -121,7 +121,7 @@ async def watch(
         async with opened(reached, folder, console.say) as link:
             backoff = Backoff()
             while True:
-                runs = (await patiently(link.observe, backoff, give_up_after, console.progress)).runs
+                runs = await patiently(link.observe, backoff, give_up_after, console.progress)
                 if once or all(run.over for run in runs):
                     return runs
                 console.progress(text(runs))

@@ -40,34 +40,30 @@ class Follower:
         self._seen: tuple[object, ...] = ()
         self._trouble = ""
 
-    async def follow(self, every: float, times: int | None = None) -> None:
-        """Ask every `every` seconds, `times` times, or until canceled. An error is said once, and the present
-        model stays."""
-        while times is None or times > 0:
-            try:
-                await self.step()
-                self._trouble = ""
-            except ShoalError as error:
-                if str(error) != self._trouble:
-                    self._say(f"no newer model: {error}")
-                self._trouble = str(error)
-            times = None if times is None else times - 1
-            if times != 0:
-                await asyncio.sleep(every)
+    async def follow(self, every: float) -> None:
+        """Ask every `every` seconds, until canceled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(every)
 
-    async def step(self) -> bool:
-        """Ask once. Returns whether another model is used now. Raises what `place` raises."""
-        counted = await self._shadow.counted() if self._shadow else None
-        found = await self._place(counted)
-        changed = await self._exchange(found)
-        if self._shadow:
-            await self._shadow.take(found)
-        return changed
+    async def look(self) -> None:
+        """Ask once. An error is said once, and the present model stays."""
+        try:
+            counted = await self._shadow.counted() if self._shadow else None
+            found = await self._place(counted)
+            await self._exchange(found)
+            if self._shadow:
+                await self._shadow.take(found)
+            self._trouble = ""
+        except ShoalError as error:
+            if str(error) != self._trouble:
+                self._say(f"no newer model: {error}")
+            self._trouble = str(error)
 
-    async def _exchange(self, found: PlacementResult) -> bool:
+    async def _exchange(self, found: PlacementResult) -> None:
         used = (found.model, found.mixture)
         if found.model is None or used == self._seen:
-            return False
+            return
         staged = self._folder.root / NEXT
         save(found, self._store, staged)
         self._seen = used  # a model that was refused is not tried again
@@ -75,7 +71,7 @@ class Follower:
         try:
             if refused := await self._use(staged):
                 self._say(f"{where} is not used, and the earlier one stays: {refused}")
-                return False
+                return
             try:
                 save(found, self._store, self._folder.model)
             except StorageFault:  # else a restart of the process would go back to the model before, for good
@@ -84,4 +80,3 @@ class Follower:
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         self._say(f"{where} is used from now on")
-        return True

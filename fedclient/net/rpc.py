@@ -40,7 +40,7 @@ from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     Hello,
     Idle,
-    Observation,
+    ObservedRun,
     Placement,
     Question,
     Receipt,
@@ -218,8 +218,8 @@ class RpcLink:
 
         return wire.seal_from_pb(await self._ask(once))
 
-    async def observe(self) -> Observation:
-        """The state of all runs; only for the role observer."""
+    async def observe(self) -> tuple[ObservedRun, ...]:
+        """All runs, newest first; only for the role observer."""
         request = observer.ObserveRunsRequest()
         answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
         return wire.observation_from_pb(answer)

@@ -176,20 +176,18 @@ class Placer:
         self,
         run: RunId = "",
         accept_nearest: bool = False,
-        look_first: bool = True,
         counted: Counted | None = None,
     ) -> PlacementResult:
         """Find the model and fetch it; if the server abstained, only with `accept_nearest`.
 
-        look_first: load the learner and the data before a server is asked, even if the answer will not depend
-        on them, so that their faults show first. counted: what a device that follows a channel has counted in
-        a rollout; None if it takes part in none.
+        The learner and the data are loaded before a server is asked, even if the answer will not depend on
+        them, so that their faults show first. counted: what a device that follows a channel has counted in a
+        rollout; None if it takes part in none.
 
         Raises Refused if the run cannot place, DataFault, LearnerFault, or Unavailable.
         """
-        if look_first:
-            self._doing("loading the learner and the data")
-            await self._executor.start()
+        self._doing("loading the learner and the data")
+        await self._executor.start()
         began = time.monotonic()
         found = await self._found(run, accept_nearest, counted)
         return replace(

@@ -191,24 +191,24 @@ def write(path: Path, prediction: Prediction) -> None:
 
     Where classes have names, the npz file has them as `names`, and csv has a column `name`.
     """
+    names, values = prediction.names, prediction.values
     with replacing(path) as file:
-        if prediction.values is not None:
-            if path.suffix.lower() == ".npz":
-                np.savez(file, values=prediction.values)
-                return
-            lines = [f"{row},{value:.9g}\n" for row, value in enumerate(prediction.values)]
-            file.write("".join(["row,value\n", *lines]).encode())
-            return
         if path.suffix.lower() == ".npz":
             found = {"classes": prediction.classes, "probabilities": prediction.probabilities}
-            found |= {"names": np.array(prediction.names)} if prediction.names else {}
-            np.savez(file, **found)  # type: ignore[arg-type]
+            found |= {"names": np.array(names)} if names else {}
+            np.savez(file, **(found if values is None else {"values": values}))  # type: ignore[arg-type]
             return
         text = io.StringIO(newline="")
-        lines_of = csv.writer(text, lineterminator="\n")
-        columns = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
-        lines_of.writerow(["row", "class", *(["name"] if prediction.names else []), *columns])
-        for row, (label, line) in enumerate(zip(prediction.classes, prediction.probabilities, strict=True)):
-            name = [prediction.name(int(label))] if prediction.names else []
-            lines_of.writerow([row, label, *name, *(f"{p:.6g}" for p in line)])
+        lines = csv.writer(text, lineterminator="\n")
+        if values is not None:
+            lines.writerow(["row", "value"])
+            lines.writerows([row, f"{value:.9g}"] for row, value in enumerate(values))
+        else:
+            columns = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
+            lines.writerow(["row", "class", *(["name"] if names else []), *columns])
+            for row, (label, line) in enumerate(
+                zip(prediction.classes, prediction.probabilities, strict=True)
+            ):
+                name = [prediction.name(int(label))] if names else []
+                lines.writerow([row, label, *name, *(f"{p:.6g}" for p in line)])
         file.write(text.getvalue().encode())

@@ -7,12 +7,13 @@ made-up data could collect them all. The model of a later round is the same clus
 from collections.abc import Collection
 
 from fedserver.authority.peers import Peers
+from fedserver.coordinator.visits.visitor import Quota
 from shoal.core.errors import TooOften
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 
-class DailyQuota:
+class DailyQuota(Quota):
     """clusters: of one run, whose models a device may have; 0: all of them. placements: how many."""
 
     def __init__(self, peers: Peers, clusters: int, placements: int) -> None:
@@ -20,14 +21,12 @@ class DailyQuota:
         self._storage = peers.storage
 
     async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
-        """Whether a device may have the models of these clusters today, beside those that it has had."""
         if not self._clusters or not self._counts(device):
             return True
         had = await self._storage.call(self._storage.identities.registry.models_of_today, device, run)
         return len(had.union(clusters)) <= self._clusters
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
-        """Count the models of these clusters, with a line of the audit log. Raises TooOften."""
         if not self._counts(device):
             return
         if not await self._storage.call(
@@ -39,13 +38,11 @@ class DailyQuota:
             )
 
     async def spent(self, device: DeviceId) -> int:
-        """How many clusters' models, of all runs, a device has had today; 0 for one that is not counted."""
         if not self._counts(device):
             return 0
         return await self._storage.call(self._storage.identities.registry.count_models_of_today, device)
 
     async def spend_placement(self, device: DeviceId) -> None:
-        """Count that a device is about to be given its model. Raises TooOften."""
         if not self._counts(device):
             return
         if not await self._storage.call(

@@ -33,7 +33,7 @@ from fedserver.coordinator.status import DEPOSED, problems, shared, summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits import cadence
 from fedserver.coordinator.visits.counting import Counting
-from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor, unlabeled
+from fedserver.coordinator.visits.visitor import Quota, Signal, Visitor, unlabeled
 from fedserver.coordinator.withdrawal import Withdrawals
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.disk_space import wait_for
@@ -45,7 +45,6 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import ConfigError, DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
-from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.privacy.secure.cohort import Unsigned, Verifier
@@ -77,7 +76,6 @@ class Coordinator:
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
-        self.limits = Limits(model=settings.model)
         self.conflicts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.runs = KnownRuns(self.recovery)
@@ -103,7 +101,7 @@ class Coordinator:
         self.series = Series(storage, self.runs, self.in_turn, self.starting)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
-        self.quota: Quota = Unlimited()
+        self.quota = Quota()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.labels_of: Callable[[DeviceId], Mapping[str, str]] = unlabeled
         self.signatures: Verifier = Unsigned()

@@ -37,3 +37,8 @@ class KnownRuns(dict[RunId, Run]):
         """Raises Unavailable while the files of this run are being checked after a start."""
         if run in self.recovery.pending:
             raise Unavailable(f"run {run} is being checked after the server's start", "try again in a moment")
+
+    def check_all_recovered(self) -> None:
+        """Raises Unavailable while any run is being checked after a start: what is unknown may be of that."""
+        for run in self.recovery.pending:
+            self.check_recovered(run)

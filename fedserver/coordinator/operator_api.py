@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
+from operator import attrgetter
 
 import shoal
 from fedserver.coordinator import watching
@@ -71,7 +72,7 @@ class OperatorApi:
     async def cost(self, run: RunId) -> str:
         """What a run that has started asks of the owners' budgets, in a sentence; "" for nothing."""
         coordinator, found = self._coordinator, self._coordinator.runs.named(run)
-        stated = await coordinator.storage.statements_of_all() or {}
+        stated = await coordinator.storage.statements_of_all()
         paid = [device for device, each in stated.items() if each.cost]
         able = coordinator.able(found, await self._storage.call(self._storage.journal.trainers))
         return cost_of(found, coordinator.runs.values(), able, paid)
@@ -219,10 +220,8 @@ class OperatorApi:
         """The daemon, its devices and the active runs. released: whether to include what devices released."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.storage.unless_full(lambda: coordinator.in_turn(coordinator.write_journal()))
-        timeout, active = (
-            MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat),
-            coordinator.runs.active(),
-        )
+        timeout = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat)
+        active = coordinator.runs.active()
         standings = await self._storage.call(self._storage.journal.standings)
         devices = []
         for record in await self._storage.call(self._storage.journal.devices):
@@ -233,7 +232,8 @@ class OperatorApi:
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, timeout))
         uncalled = [device for device, each in standings.items() if each is DeviceStanding.APPROVED]
-        devices = sorted([*devices, *(DeviceStatus(device, "expected") for device in uncalled)], key=_name)
+        devices += [DeviceStatus(device, "expected") for device in uncalled]
+        devices.sort(key=attrgetter("device"))
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
         known = await self._storage.call(self._storage.journal.trainers)
         summaries = [coordinator.summary(run, known) for run in active]
@@ -332,7 +332,7 @@ class OperatorApi:
         if not self._storage.full:
             await self._coordinator.write_journal()
         known = await storage.call(storage.journal.trainers)
-        outcomes = await storage.call(storage.runs.outcomes, run)
+        outcomes = await storage.call(storage.runs.outcomes.of, run)
         traffic = {each.device: each for each in await storage.call(storage.journal.traffic, run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
@@ -345,7 +345,7 @@ class OperatorApi:
             outcomes.abandoned,
             outcomes.missing,
             models,
-            await storage.call(storage.runs.statements, run),
+            await storage.call(storage.runs.statements.of, run),
             promise(state),
             found.spec,
             outcomes.accuracies,
@@ -365,7 +365,3 @@ class OperatorApi:
             )
             for key, members in clusters_of(found.engine.state).items()
         ]
-
-
-def _name(device: DeviceStatus) -> DeviceId:
-    return device.device

@@ -401,7 +401,7 @@ class Published:
     async def _released_in(self, run: Run) -> dict[DeviceId, Statement]:
         """What the devices of a run had released in it, without those that were withdrawn and are in none of
         its models any more."""
-        found = dict(await self._storage.call(self._storage.runs.statements, run.run))
+        found = dict(await self._storage.call(self._storage.runs.statements.of, run.run))
         for device in await self.withdrawn() & found.keys():
             if not await lineage_in(run, device):
                 del found[device]

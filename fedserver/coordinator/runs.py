@@ -326,7 +326,7 @@ class Run:
         state = self.engine.state
         if not state.metrics:
             return None
-        outcomes = await self.storage.call(self.storage.runs.outcomes, self.run)
+        outcomes = await self.storage.call(self.storage.runs.outcomes.of, self.run)
         return verdict_of(state, outcomes.losses, self.spec.parameters)
 
     async def note(self, text: str, device: DeviceId = "") -> None:

@@ -106,8 +106,7 @@ class Withdrawals:
 
     async def price(self, device: DeviceId) -> Withdrawal:
         """The runs and releases that have the device in them. Raises Unavailable after a start."""
-        for pending in self._runs.recovery.pending:
-            self._runs.check_recovered(pending)
+        self._runs.check_all_recovered()
         runs, releases = list[WithdrawnRun](), list[WithdrawnRelease]()
         tainted = dict[str, RunId]()
         for run in list(self._runs.values()):

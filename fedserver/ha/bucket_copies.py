@@ -14,11 +14,12 @@ import itertools
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from fedserver.ha.bucket import Bucket
+from fedserver.store.content.copies import Copies
 from fedserver.store.content.sums import Sums
 from shoal.core.errors import BucketAway
 from shoal.shell.disk import settle, storing, temporary
@@ -30,7 +31,7 @@ FETCHES = 2
 """How often wrong bytes are fetched before the object is held to be damaged."""
 
 
-class BucketCopies:
+class BucketCopies(Copies):
     """All blobs of a store in a bucket. tmp: the folder for files that are being written.
 
     found: the objects of this store. needed: the blobs that rows refer to. They were
@@ -73,17 +74,8 @@ class BucketCopies:
             if self._keys.setdefault(name, key) != key:  # another thread has stored the same bytes meanwhile
                 self._delete([key])
 
-    def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
-        pass  # all blobs have copies
-
-    def take(self, file: Path, name: str) -> None:
-        raise AssertionError("all blobs have copies in the bucket")
-
     def ensure(self, path: Path) -> bool:
         return path.name in self._keys
-
-    def check(self, name: str) -> bool:
-        return True  # reading all objects again is the bucket's own task
 
     def restore(self, path: Path) -> bool:
         key = self._keys.get(path.name)

@@ -47,6 +47,7 @@ from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 SLOW = (f"the server did not answer within {ANSWER:.0f} s", "look at its log, then try again")
 """The message and the hint of a call that took too long."""
 
@@ -96,24 +97,19 @@ class OperatorClient:
         return list(map(operator_wire.SUMMARY.from_pb, found.runs))
 
     def show(self, run: RunId) -> RunStatus:
-        found = self._answer(self._operator.GetRun, pb.GetRunRequest(run=run))
-        return operator_wire.status_from_pb(found.status)
+        return self._status(self._operator.GetRun, pb.GetRunRequest(run=run))
 
     def stop_run(self, run: RunId, reason: str = "") -> RunStatus:
-        found = self._answer(self._operator.StopRun, pb.StopRunRequest(run=run, reason=reason))
-        return operator_wire.status_from_pb(found.status)
+        return self._status(self._operator.StopRun, pb.StopRunRequest(run=run, reason=reason))
 
     def pause_run(self, run: RunId, reason: str = "") -> RunStatus:
-        found = self._answer(self._operator.PauseRun, pb.PauseRunRequest(run=run, reason=reason))
-        return operator_wire.status_from_pb(found.status)
+        return self._status(self._operator.PauseRun, pb.PauseRunRequest(run=run, reason=reason))
 
     def resume_run(self, run: RunId) -> RunStatus:
-        found = self._answer(self._operator.ResumeRun, pb.ResumeRunRequest(run=run))
-        return operator_wire.status_from_pb(found.status)
+        return self._status(self._operator.ResumeRun, pb.ResumeRunRequest(run=run))
 
     def change_run(self, run: RunId, change: RunChange) -> RunStatus:
-        request = operator_wire.change_to_pb(run, change)
-        return operator_wire.status_from_pb(self._answer(self._operator.ChangeRun, request).status)
+        return self._status(self._operator.ChangeRun, operator_wire.change_to_pb(run, change))
 
     def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
         """Delete the models of earlier rounds of a run, or of all runs that are over: how many, by run."""
@@ -128,7 +124,7 @@ class OperatorClient:
 
     def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
         request = pb.RollBackRequest(run=run, round=round, cluster=cluster)
-        return operator_wire.status_from_pb(self._answer(self._operator.RollBack, request).status)
+        return self._status(self._operator.RollBack, request)
 
     def status(self, *, released: bool = True) -> ServerStatus:
         """released: whether to include what devices have released, which takes longest to find."""
@@ -143,13 +139,12 @@ class OperatorClient:
 
     def log(self, run: RunId, after: int = 0) -> Iterator[LogLine]:
         """The lines of a run's log with a number above `after`, all that there are."""
-        while True:
+
+        def page(after: int) -> list[LogLine]:
             found = self._answer(self._operator.ReadLog, pb.ReadLogRequest(run=run, after=after))
-            for line in found.lines:
-                yield operator_wire.LINE.from_pb(line)
-                after = line.number
-            if not found.lines:
-                return
+            return list(map(operator_wire.LINE.from_pb, found.lines))
+
+        return _pages(page, after, lambda line: line.number)
 
     def history(
         self, run: RunId, after: int = 0, *, devices: bool = True, most: int = 0
@@ -159,28 +154,26 @@ class OperatorClient:
         They are fetched page by page. devices: whether to include the figures and the positions of devices,
         which are most of a history. most: how many are fetched at a time; 0: as many as the server likes.
         """
-        while True:
+
+        def page(after: int) -> list[RoundHistory]:
             request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices, most=most)
             found = self._answer(self._operator.ReadHistory, request)
-            for each in map(operator_wire.ROUND.from_pb, found.rounds):
-                yield each
-                after = each.round
-            if not found.rounds:
-                return
+            return list(map(operator_wire.ROUND.from_pb, found.rounds))
+
+        return _pages(page, after, lambda each: each.round)
 
     def placements(self, run: RunId = "", device: DeviceId = "", after: int = 0) -> Iterator[PlacementRecord]:
         """What newcomers were answered, with numbers above `after`, oldest first.
 
         run, device: only those of this run or device; "": of all.
         """
-        while True:
+
+        def page(after: int) -> list[PlacementRecord]:
             request = pb.ListPlacementsRequest(run=run, device=device, after=after)
             found = self._answer(self._operator.ListPlacements, request)
-            for each in map(operator_wire.PLACEMENT.from_pb, found.placements):
-                yield each
-                after = each.number
-            if not found.placements:
-                return
+            return list(map(operator_wire.PLACEMENT.from_pb, found.placements))
+
+        return _pages(page, after, lambda each: each.number)
 
     def releases(self) -> tuple[list[ReleaseSummary], Mapping[str, list[Move]], list[RolloutStatus]]:
         """All releases, newest first; by channel what it was given, oldest first; and the latest rollouts,
@@ -292,6 +285,10 @@ class OperatorClient:
             self._blobs.Upload(_requests(blob, tensors))
         return Weights(manifest_of(tensors), blob)
 
+    def _status(self, call: Callable[..., Any], request: Message) -> RunStatus:
+        """The run, as the answer to such a call shows it."""
+        return operator_wire.status_from_pb(self._answer(call, request).status)
+
     def _answer(self, call: Callable[..., M], request: Message, timed_out: tuple[str, str] = SLOW) -> M:
         """The server's answer to a call that takes `ANSWER` seconds at most. Raises as `_errors`."""
         with self._errors(timed_out):
@@ -331,6 +328,13 @@ class TimedOut(ShoalError):
     """
 
     code, exit_code = "timeout", 6
+
+
+def _pages(page: Callable[[int], Sequence[T]], after: int, number: Callable[[T], int]) -> Iterator[T]:
+    """All of them with numbers above `after`, of which `page` has the next ones after a number."""
+    while found := page(after):
+        yield from found
+        after = number(found[-1])
 
 
 def _requests(blob: BlobRef, tensors: Tensors) -> Iterator[blob_pb.UploadRequest]:

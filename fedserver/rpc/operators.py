@@ -15,7 +15,7 @@ from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceServicer
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
-from shoal.core.exchange.link import Observation, ObservedRun
+from shoal.core.exchange.link import ObservedRun
 
 
 class Operators(OperatorServiceServicer):
@@ -99,7 +99,6 @@ class Observers(ObserverServiceServicer):
     async def ObserveRuns(
         self, request: observer_pb.ObserveRunsRequest, context: Context
     ) -> observer_pb.ObserveRunsResponse:
-        runs = tuple(
-            ObservedRun(run.run, run.algorithm, run.stage, run.round, run.title) for run in self._runs.runs()
-        )
-        return wire.observation_to_pb(Observation(runs))
+        runs = self._runs.runs()
+        shown = (ObservedRun(run.run, run.algorithm, run.stage, run.round, run.title) for run in runs)
+        return wire.observation_to_pb(shown)

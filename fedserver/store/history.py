@@ -45,9 +45,15 @@ class History:
     def __init__(self, database: Database) -> None:
         self._db = database
 
-    def begin_start(self) -> None:
-        """Record a new start of the server."""
-        self._begin(0, 0)
+    def begin_start(self, number: int = 0, revision: int = 0) -> None:
+        """Record a new start of the server, with a number and a revision beyond these and those of all
+        earlier starts."""
+        with self._db.transaction():
+            ((last, newest),) = self._db.query("SELECT max(number), max(revision) FROM boots")
+            self._db.execute(
+                "INSERT INTO boots (number, boot, revision) VALUES (?, ?, ?)",
+                (max(last or 0, number) + 1, secrets.token_hex(8), max(newest or 0, revision)),
+            )
 
     def mark(self) -> str:
         """The current point in the history, for a device to store."""
@@ -86,7 +92,7 @@ class History:
         """
         shown = [self._authentic(text) for (text,) in self._db.query("SELECT mark FROM doubts")]
         marks = [mark for mark in shown if mark is not None]
-        self._begin(
+        self.begin_start(
             max((mark.number for mark in marks), default=0), max((mark.revision for mark in marks), default=0)
         )
         with self._db.transaction():
@@ -99,15 +105,6 @@ class History:
         self._db.execute(
             "UPDATE boots SET revision = revision + 1 WHERE number = (SELECT max(number) FROM boots)", ()
         )
-
-    def _begin(self, number: int, revision: int) -> None:
-        """Record a new start, with a number and a revision beyond these and those of all earlier starts."""
-        with self._db.transaction():
-            ((last, newest),) = self._db.query("SELECT max(number), max(revision) FROM boots")
-            self._db.execute(
-                "INSERT INTO boots (number, boot, revision) VALUES (?, ?, ?)",
-                (max(last or 0, number) + 1, secrets.token_hex(8), max(newest or 0, revision)),
-            )
 
     def _present(self) -> Mark:
         (row,) = self._db.rows("boots", "ORDER BY number DESC LIMIT 1")

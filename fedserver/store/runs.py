@@ -11,8 +11,8 @@ from fedserver.store.database import RESTORE, Database, Row, from_text, record_o
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal.journal import add_lines
-from fedserver.store.journal.outcomes import OutcomeCache, Outcomes
+from fedserver.store.journal.journal import RELEASED, add_lines
+from fedserver.store.journal.outcomes import OutcomeCache
 from fedserver.store.journal.statements import Statements
 from fedserver.store.journal.timeline import Timeline
 from fedserver.store.records import Move, RunRecord, RunSpec, Standing
@@ -21,7 +21,6 @@ from shoal.core.engine.checkpoint import Structure, blobs_of
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.payload import Weights
-from shoal.core.privacy.report import Statement
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
@@ -31,11 +30,10 @@ VERSIONS = 5
 and an operator can roll back to one. Rounds that were abandoned have none of their own."""
 
 
-RELEASED = "run, device, release, rho, delta, group_size, curve"
-
-
 class Runs:
     """All runs of a server.
+
+    outcomes: what became of their rounds, in short. statements: what devices have released in them.
 
     A blob is on disk before a row refers to it, and a row is deleted before its blobs.
     """
@@ -52,8 +50,8 @@ class Runs:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit, self._releases = history, audit, releases
         self._timeline = Timeline(database)
-        self._outcomes = OutcomeCache(self._timeline)
-        self._statements = Statements(database)
+        self.outcomes = OutcomeCache(self._timeline)
+        self.statements = Statements(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -156,7 +154,7 @@ class Runs:
                 )
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
                 self._db.execute("DELETE FROM timeline WHERE run = ? AND round >= ?", (run, last))
-        self._outcomes.forget(run)
+        self.outcomes.forget(run)
         self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
@@ -344,25 +342,13 @@ class Runs:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._db.execute("INSERT INTO removed (run) VALUES (?) ON CONFLICT DO NOTHING", (run,))
             self._audit.record(Event.RUN_REMOVED, run=run)
-        self._outcomes.forget(run)
-        self._statements.forget(run)
+        self.outcomes.forget(run)
+        self.statements.forget(run)
         self._references.remove_unneeded(before | self._references.release(run))
 
     def removed(self) -> set[RunId]:
         """The names of the runs that were removed."""
         return {row["run"] for row in self._db.rows("removed", "ORDER BY run")}
-
-    def outcomes(self, run: RunId) -> Outcomes:
-        """What became of its rounds, in short."""
-        return self._outcomes.of(run)
-
-    def statements(self, run: RunId) -> dict[DeviceId, Statement]:
-        """What each device has released in it."""
-        return self._statements.of(run)
-
-    def statements_of_all(self) -> dict[DeviceId, Statement] | None:
-        """What each device has released over all runs; None if that is not added up yet: call it again."""
-        return self._statements.of_all()
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
         whose = {"run": run, "round": round}

@@ -142,10 +142,6 @@ class Store:
         self._references.remove_unneeded(names)
         self.blobs.discard_all(device)
 
-    def check_rows(self) -> None:
-        """Compare the rows of the database on the disk with their checksums, and restore damaged ones."""
-        self.database.check()
-
     def recover(self) -> list[RunId]:
         """Accept this state as the one to continue from. Returns the runs whose open rounds were abandoned.
 
@@ -309,7 +305,7 @@ class Storage:
 
     async def statements_of_all(self) -> dict[DeviceId, Statement]:
         """What each device has released over all runs. Other calls come in between."""
-        while (found := await self.call(self.runs.statements_of_all)) is None:
+        while (found := await self.call(self.runs.statements.of_all)) is None:
             pass
         return found
 

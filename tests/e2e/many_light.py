@@ -113,7 +113,7 @@ class Light:
         await asyncio.sleep(random.uniform(0.0, every))
         while True:
             if not is_silent():
-                await self.follower.follow(0.0, times=1)
+                await self.follower.look()
                 if self.inside.predictions.used is not None:
                     await asyncio.to_thread(self.predict)
             await asyncio.sleep(every)

@@ -433,9 +433,9 @@ MUTANTS = (
     # -- what operators see
     mutant(
         "a row that cannot be encoded fails the whole list",
-        "fedserver/rpc/wire/rows.py",
-        '            yield bare(each, f"it cannot be shown: {error}")',
-        "            raise",
+        "fedserver/rpc/wire/converter.py",
+        '                yield self.bare(each, f"it cannot be shown: {error}")',
+        "                raise",
         "tests/server/rpc/test_what_operators_see.py",
     ),
     mutant(

@@ -16,7 +16,7 @@ from grpc import StatusCode, aio
 from fedserver.coordinator import combining
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.content import mapped
+from fedserver.store.content import in_file
 from fedserver.store.engines import sqlite as database
 from shoal.core.errors import DiskFull, StorageFault, TooManyFiles
 from shoal.shell import disk
@@ -41,7 +41,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round fails twice, once at the first file and once at a later one."""
-    real_reduce, real_reading = combining.reduce, mapped._reading
+    real_reduce, real_reading = combining.reduce, in_file._reading
     tries, fails_in = 0, -1
 
     def reduce(*arguments: Any) -> Any:
@@ -64,7 +64,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
         await start(coordinator)
         monkeypatch.setattr(combining, "RETRY_SECONDS", 0.01)
         monkeypatch.setattr(combining, "reduce", reduce)
-        monkeypatch.setattr(mapped, "_reading", failing)
+        monkeypatch.setattr(in_file, "_reading", failing)
         await serve_all(coordinator)
         assert tries == 3 * ROUNDS + 1  # the reports of the last exchange have no files
         assert not coordinator.broken.done()

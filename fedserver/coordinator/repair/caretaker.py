@@ -78,7 +78,7 @@ class Caretaker:
 
         pace: bytes that are read per second at most; 0 for no limit.
         """
-        await self._storage.call(self._storage.store.check_rows)
+        await self._storage.call(self._storage.store.database.check)
         owing = {device for run in self._runs() if run.active for device in run.engine.plan.tasks}
         await asyncio.to_thread(self._storage.blobs.discard_old, time.time() - LEFT_SECONDS, owing)
         for run in self._runs():
@@ -90,7 +90,7 @@ class Caretaker:
             if lost := await damage.lost_blob(self._storage, sorted(await self._in_use()), pace):
                 log.error("a release in use: %s; let its channel have another: fedserver release use", lost)
         for name in sorted(self._copied):
-            if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
+            if not await asyncio.to_thread(self._storage.blobs.copies.check, name):
                 log.error("the copy of blob %s was damaged, and is made again", name[:12])
                 self._copied = set()
 

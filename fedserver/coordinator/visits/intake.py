@@ -15,7 +15,7 @@ from fedserver.coordinator.answers import ASK, NOTHING_NEW, REFUSALS
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.visits.counting import not_now
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.journal import released
 from fedserver.store.records import ReportRecord
@@ -158,7 +158,7 @@ def _admit(
     def arrived(weights: Weights) -> Tensors:
         if (data := inline.get(weights.blob.sha256)) is not None:
             return unpack(weights.manifest, memoryview(data))
-        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
+        return FileTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
     if inline:
@@ -173,7 +173,7 @@ def _admit(
 
 def _check_size(coordinator: Coordinator, task: Message, sizes: list[int]) -> None:
     """What `transfer` checks of an upload."""
-    if max(sizes) > (largest := largest_upload(task, coordinator.limits)):
+    if max(sizes) > (largest := largest_upload(task, coordinator.settings.model)):
         raise BadPayload(
             f"a report carries {max(sizes)} bytes, but the task's answer needs at most {largest}",
             "train the run's own model, with the same build()",

@@ -48,7 +48,7 @@ def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId:
             return lease.task.run
     if found := visitor.granted.get(blob.sha256):
         return found
-    _check_recovered(coordinator)
+    coordinator.runs.check_all_recovered()
     raise NotFound(
         f"blob {blob.sha256[:12]} is not for device {visitor.device}",
         "ask for the next task, or for a placement",
@@ -118,12 +118,6 @@ async def upload(
                 del visitor.uploads[blob.sha256]
 
 
-def _check_recovered(coordinator: Coordinator) -> None:
-    """Raises Unavailable while runs are checked after a start: an unknown task may be one of theirs."""
-    for run in coordinator.recovery.pending:
-        coordinator.runs.check_recovered(run)
-
-
 @contextmanager
 def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
     """Reserve disk space for an upload: see `DiskSpace.expecting`.
@@ -148,11 +142,11 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     """
     leases = coordinator.leases(visitor)
     if not leases:
-        _check_recovered(coordinator)
+        coordinator.runs.check_all_recovered()
         raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
     most = 0
     for lease in leases:
-        largest = largest_upload(lease.message, coordinator.limits)
+        largest = largest_upload(lease.message, coordinator.settings.model)
         if blob.size <= largest:
             return lease, largest * most_models(lease.message)
         most = max(most, largest)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from fedserver.store.content.upload import Upload
 from fedserver.store.records import DeviceRecord
@@ -25,17 +24,20 @@ MAX_REPLACED, REPLACED_SECONDS = 3, 300.0
 one name: one that says hello again, as after a lost connection, may leave a call of its former session."""
 
 
-class Quota(Protocol):
-    """What a newcomer may have in a day: see `fedserver.authority.daily_quota`."""
+class Quota:
+    """What a newcomer may have in a day. By default all, and nothing is counted: see
+    `fedserver.authority.daily_quota`."""
 
     async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
-        """Whether it may have these, beside those that it has had today."""
+        """Whether it may have the models of these clusters, beside those that it has had today."""
+        return True
 
     async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
-        """Count these. Raises TooOften."""
+        """Count the models of these clusters. Raises TooOften."""
 
     async def spent(self, device: DeviceId) -> int:
-        """How many clusters' models, of all runs, it has had today."""
+        """How many clusters' models, of all runs, it has had today; 0 where it is not counted."""
+        return 0
 
     async def spend_placement(self, device: DeviceId) -> None:
         """Count that it is about to be given its model. Raises TooOften."""
@@ -44,22 +46,6 @@ class Quota(Protocol):
 def unlabeled(device: DeviceId) -> Mapping[str, str]:
     """The labels of a device of a server without certificates, which has no registry."""
     return {}
-
-
-class Unlimited:
-    """No newcomer is counted."""
-
-    async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
-        return True
-
-    async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
-        """Nothing is counted."""
-
-    async def spent(self, device: DeviceId) -> int:
-        return 0
-
-    async def spend_placement(self, device: DeviceId) -> None:
-        """Nothing is counted."""
 
 
 class Signal:

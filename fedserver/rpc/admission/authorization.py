@@ -7,7 +7,7 @@ It wraps every service, the health service too, and is the only way to them: a c
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from grpc import aio
@@ -18,13 +18,14 @@ from fedserver.authority.rate_limit import HOUR, RateLimit
 from fedserver.rpc.admission.identity import TLS, Context, address_of, named_in, shown_by
 from fedserver.rpc.admission.messages import Behavior
 from fedserver.store.identities.audit import Event
+from fedserver.store.store import Storage
 from shoal.core.errors import ShoalError
 from shoal.core.types import DeviceId
 
 log = logging.getLogger("shoal.auth")
 
 NOTED = 1
-"""Denials an hour, for one device, one call and one reason, that are written to the audit log: a device that
+"""Denials an hour, for one caller, one call and one reason, that are written to the audit log: a device that
 was revoked may go on to call for years."""
 
 
@@ -45,11 +46,30 @@ class Admitted:
         return getattr(self._context, name)
 
 
+class Denials:
+    """Notes calls that are denied, in the log and in the audit log. kind: of the callers, "device" or
+    "operator". served: the calls of this port."""
+
+    def __init__(self, storage: Storage, kind: str, served: Container[str]) -> None:
+        self._storage, self._kind, self._served = storage, kind, served
+        self._few = RateLimit(NOTED, HOUR)
+
+    async def note(self, name: str, method: str, context: Context, error: ShoalError) -> None:
+        """A call is denied for this error. name: of the caller; "" where that is not known."""
+        call = method if method in self._served else "a call that is not served"
+        address = address_of(context)
+        if self._few.allow(f"{name or address} {call} {error.code}"):
+            caller = f"{self._kind} {name}" if name else "an unknown caller"
+            log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
+            facts = {self._kind: name, "call": call, "reason": error.code, "address": address}
+            await self._storage.note(Event.DENIED, **facts)
+
+
 class Authorization:
     """Asks the registry about the caller of every call, before any of its messages is read."""
 
     def __init__(self, peers: Peers) -> None:
-        self._peers, self._noted = peers, RateLimit(NOTED, HOUR)
+        self._peers, self._denials = peers, Denials(peers.storage, "device", ALLOWED)
 
     def around(self, method: str, behavior: Behavior) -> Behavior:
         async def answered(request: Any, context: Context) -> Any:
@@ -73,13 +93,7 @@ class Authorization:
             if method in ALLOWED:  # any other is not served, which no role changes
                 check_allowed(known.role, method)
         except ShoalError as error:
-            call = method if method in ALLOWED else "a call that is not served"
-            address = address_of(context)
-            if self._noted.allow(f"{device or address} {call} {error.code}"):
-                caller = device or "an unknown caller"
-                log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
-                facts = {"device": device, "call": call, "reason": error.code, "address": address}
-                await self._peers.storage.note(Event.DENIED, **facts)
+            await self._denials.note(device, method, context, error)
             raise
         return device, certificate
 

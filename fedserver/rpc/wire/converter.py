@@ -7,8 +7,13 @@ message may be a tuple of its fields, in their order.
 
 What a message does not have keeps the default of the dataclass. There are no limits: both ends are ours.
 `shoal.core.exchange.wire` converts what devices send.
+
+An operator needs a list most when something in it is wrong. So a row that cannot be encoded costs only
+itself, and is shown as far as it can be.
 """
 
+import logging
+import math
 import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -19,14 +24,19 @@ from math import floor
 from typing import Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.rpc.wire.rows import NANOS, shown, span_from_pb, span_to_pb
 from shoal.core.exchange import wire
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.wire.checks import for_people, meaning
+from shoal.core.exchange.wire.checks import NANOS, for_people, meaning
+
+log = logging.getLogger("shoal.rpc")
+
+MAX_SECONDS = 315_576_000_000
+"""What a Duration can say, in both directions: 10,000 years."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -94,7 +104,12 @@ class Converter(Generic[T, M]):
 
     def rows_to_pb(self, found: Iterable[T]) -> Iterator[M]:
         """Each of a list. A row that cannot be encoded is shown as far as it can be; see `words`."""
-        return shown(found, self.to_pb, self.bare)
+        for each in found:
+            try:
+                yield self.to_pb(each)
+            except Exception as error:
+                log.error("an operator cannot be shown all of %r", each, exc_info=error)
+                yield self.bare(each, f"it cannot be shown: {error}")
 
     def bare(self, value: T, why: str) -> M:
         """As much of it as can be encoded. why: it cannot be shown in full."""
@@ -218,6 +233,20 @@ def _stamp(clock: float) -> Timestamp:
     whole = floor(clock)
     more, nanos = divmod(round((clock - whole) * NANOS), NANOS)
     return Timestamp(seconds=whole + more, nanos=nanos)
+
+
+def span_to_pb(seconds: float | None) -> Duration | None:
+    """A time of any length, also below 0, to the nanosecond; None for what is no number."""
+    if seconds is None or math.isnan(seconds):
+        return None
+    limited = min(max(seconds, -MAX_SECONDS), MAX_SECONDS)
+    whole, nanos = divmod(round(abs(limited) * NANOS), NANOS)
+    sign = -1 if limited < 0.0 else 1
+    return Duration(seconds=sign * whole, nanos=sign * nanos)
+
+
+def span_from_pb(duration: Duration) -> float:
+    return (duration.seconds * NANOS + duration.nanos) / NANOS
 
 
 def time_from_now(name: str) -> BothWays:

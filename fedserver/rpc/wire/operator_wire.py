@@ -1,7 +1,7 @@
 """Convert what operators and the server send to each other to protobuf, and back.
 
 Both programs are ours and of one version, so only the limits of the parts are checked. A value that is not
-legal raises ConfigError. What people are shown has no limits; see `rows`.
+legal raises ConfigError. What people are shown has no limits; see `converter`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -5,7 +5,7 @@ from typing import Any
 
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.checked import StoredTensors
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from fedserver.store.runs import Runs
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode, is_apart
 from shoal.core.exchange.messages import Message
@@ -106,8 +106,8 @@ class BlobCache:
     def restore(self, name: str) -> bool:
         """Write a blob again from the tensors that the run has in memory. False if they are not there."""
         for tensors, weights in list(self._weights.values()):
-            if weights.blob.sha256 == name and not isinstance(tensors, MappedTensors):
-                if digest(tensors) != name:  # they are views of the damaged file
+            if weights.blob.sha256 == name and not isinstance(tensors, FileTensors):
+                if digest(tensors) != name:  # some may be read from the damaged file
                     return False
                 self._blobs.keep(tensors)
                 return True

@@ -287,10 +287,6 @@ class Blobs:
         """Keep a second copy of these blobs. A copy that is damaged is made again."""
         self.copies.keep(wanted, self.path)
 
-    def check_copy(self, name: str) -> bool:
-        """Whether a copy is sound; one that is not is deleted."""
-        return self.copies.check(name)
-
     def copy(self, source: Path) -> None:
         """Store a blob that is in another folder, unless it is here. Raises StorageFault."""
         path = self.path(source.name)

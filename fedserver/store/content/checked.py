@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from fedserver.store.content.sums import BLOCK, Sums, are_sound
 from shoal.core.errors import BadPayload, DataFault, NotFound
 from shoal.core.exchange.payload import Weights
@@ -32,7 +32,7 @@ class LostTensors(DataFault):
     """The file of a model is damaged, and so is its copy."""
 
 
-class Checked(MappedTensors):
+class Checked(FileTensors):
     """The tensors in a file. blocks: the checksums of its blocks, see `Sums.blocks`.
 
     Raises NotFound, and BadPayload if the file has another size. Anyone who reads a tensor has to expect
@@ -62,14 +62,9 @@ class Checked(MappedTensors):
             if data is None:
                 raise LostTensors(lost or f"tensor {name!r} of blob {self._path.name[:12]} is damaged")
         found = data[start - whole[0] : stop - whole[0]].view(dtype)
-        found.flags.writeable = False
         if self._remembers and found.size <= LARGEST:
             self._last = name, block, found
         return found
-
-    def __getitem__(self, name: str) -> Array:
-        spec, _ = self._places[name]
-        return self.part(name, slice(0, spec.size)).reshape(spec.shape)
 
     def _sound(self, first: int, start: int, stop: int) -> Array | None:
         with suppress(BadPayload, NotFound):
@@ -132,7 +127,7 @@ class Draft(Checked):
 def verified(path: Path, weights: Weights, repair: Repair) -> Checked:
     """The tensors of a stored blob. Raises NotFound, DataFault if its bytes do not match its name, BadPayload
     if their number is wrong."""
-    MappedTensors(path, weights.manifest)
+    FileTensors(path, weights.manifest)
     sums = Sums()
     with storing(path):
         sums.add_file(path)

@@ -5,7 +5,6 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from fedserver.store.content.sums import Sums
 from shoal.core.errors import StorageFault
@@ -13,8 +12,8 @@ from shoal.core.exchange.wire import CHUNK
 from shoal.shell.disk import make_folder, settle, storing, sync, temporary
 
 
-class Copies(Protocol):
-    """Second copies of blobs, for any thread.
+class Copies:
+    """Second copies of blobs, for any thread. By default there is nothing to do, and nothing to reach.
 
     are_complete: whether every blob has a copy before a row refers to it. Then the copies are what lasts, and
     a blob that is missing in the folder has only not been fetched yet.
@@ -22,24 +21,34 @@ class Copies(Protocol):
 
     are_complete: bool
 
+    @property
+    def away(self) -> StorageFault | None:
+        """Why they cannot be reached, according to the last attempt; None if they can."""
+        return None
+
     def add(self, path: Path) -> None:
         """Called with each blob before a row refers to it. Raises StorageFault."""
 
     def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
-        """Make the copies of these blobs that are missing; delete others, unless they are complete."""
+        """Make the copies of these blobs that are missing, also where one is damaged; delete others, unless
+        they are complete."""
 
     def take(self, file: Path, name: str) -> None:
         """Turn a file that was written together with a blob into its copy. `keep` makes it last. Raises
         StorageFault."""
+        raise AssertionError("every blob is added")
 
     def ensure(self, path: Path) -> bool:
         """Whether the blob with this path has a copy; one is made if possible. Raises StorageFault."""
+        raise NotImplementedError
 
     def check(self, name: str) -> bool:
         """Whether a copy is sound, as far as that can be seen at its place; one that is not is deleted."""
+        return True
 
     def restore(self, path: Path) -> bool:
         """Write the blob with this path again. False if it has no sound copy."""
+        raise NotImplementedError
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete the copies of blobs that no row refers to any more."""
@@ -47,27 +56,22 @@ class Copies(Protocol):
     def clean_up(self) -> None:
         """Delete what earlier servers left."""
 
-    @property
-    def away(self) -> StorageFault | None:
-        """Why they cannot be reached, according to the last attempt; None if they can."""
-
     def probe(self) -> None:
         """Learn whether they can be reached. Raises StorageFault."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what goes on beside."""
 
 
-class FolderCopies:
-    """Copies of the newest models, in a folder beside the blobs. tmp: for files that are being written."""
+class FolderCopies(Copies):
+    """Copies of the newest models, in a folder beside the blobs, which `keep` makes and deletes. tmp: for
+    files that are being written."""
 
     are_complete = False
 
     def __init__(self, folder: Path, tmp: Path) -> None:
         self._folder, self._tmp = folder, tmp
         self._taken, self._lasting = set[str](), set[str]()
-
-    def add(self, path: Path) -> None:
-        pass  # only the newest models have copies, and `keep` makes them
 
     def keep(self, wanted: Collection[str], path_of: Callable[[str], Path]) -> None:
         # What has come since may be of a model that is the newest in a moment.
@@ -110,22 +114,6 @@ class FolderCopies:
             return False
         duplicate(self._path(path.name), path, self._tmp)
         return True
-
-    def remove(self, names: Iterable[str]) -> None:
-        pass  # `keep` does
-
-    def clean_up(self) -> None:
-        pass  # the caretaker calls `keep`
-
-    @property
-    def away(self) -> None:
-        return None
-
-    def probe(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
     def _path(self, name: str) -> Path:
         return self._folder / name[:2] / name

@@ -155,7 +155,7 @@ class Admissions:
             known = self._registry.get(device)
             held = known.standing is DeviceStanding.APPROVED and known.spki == shown.spki
             if spki not in (known.spki, known.waiting_key) and held:
-                if self._registry.has_key(spki):
+                if self._registry.device_of(spki) is not None:
                     raise BadPayload("that key has been used before", "make a new key")
                 self._registry.change_key(device, spki)
                 known = self._registry.get(device)

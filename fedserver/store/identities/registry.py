@@ -166,10 +166,6 @@ class Registry:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def has_key(self, spki: str) -> bool:
-        """Whether any device has this key, waits with it, or has had it."""
-        return self.device_of(spki) is not None
-
     def device_of(self, spki: str) -> DeviceId | None:
         """The device that has this key, waits with it, or has had it."""
         for table in ("identities", "successors"):

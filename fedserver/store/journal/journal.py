@@ -18,7 +18,8 @@ from shoal.core.types import DeviceId, RunId
 
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
-RELEASED = "(run, device, release, rho, delta, group_size, curve)"
+RELEASED = "run, device, release, rho, delta, group_size, curve"
+"""The columns of the two tables of releases."""
 RELEASES, MORE = 10_000, "more than is counted here"
 """How many releases of one device are recorded for one run: an honest device makes at most one per round."""
 
@@ -99,13 +100,13 @@ class Journal:
                 curve = np.asarray(each.curve, "<f8").tobytes()
                 row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
                 self._db.execute(
-                    f"INSERT INTO {table} {RELEASED} SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - ours
+                    f"INSERT INTO {table} ({RELEASED}) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - ours
                     f" WHERE (SELECT count(*) FROM {table} WHERE run = ?1 AND device = ?2) < ?8"
                     " ON CONFLICT DO NOTHING",
                     (*row, RELEASES),
                 )
                 self._db.execute(
-                    f"INSERT INTO {table} {RELEASED} SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
+                    f"INSERT INTO {table} ({RELEASED}) SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
                     f" (SELECT 1 FROM {table} WHERE run = ?1 AND device = ?2 AND release = ?3)"
                     " ON CONFLICT DO NOTHING",
                     (each.run, each.device, each.release, MORE, b""),

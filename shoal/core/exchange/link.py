@@ -71,13 +71,6 @@ class ObservedRun:
 
 
 @dataclass(frozen=True)
-class Observation:
-    """What an observer receives: the runs, newest first."""
-
-    runs: tuple[ObservedRun, ...]
-
-
-@dataclass(frozen=True)
 class Task:
     """A unit of work that is leased to a device. With the device, (run, round) identifies it; a higher
     `attempt` fences off older leases.

@@ -3,7 +3,7 @@
 import csv
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,7 @@ def read_csv(
             rows = csv.reader(file, strict=True)
             header = [name.strip() for name in next(rows, [])]
             _check_names(path, header)
-            _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
-            left_out = {label, *ignore}
-            taken = list(columns) or [name for name in header if name not in left_out]
-            known = [label] if label in header else []
+            taken, known = _chosen(path, header, label, labels, columns, ignore)
             width = len(taken)
             numeric, text = (taken, label) if words and known else ([*taken, *known], None)
             blocks = list(_blocks(path, header, numeric, text, rows, bool(known)))
@@ -88,10 +85,15 @@ def _check_names(path: Path, header: list[str]) -> None:
         )
 
 
-def _check_header(
-    path: Path, header: list[str], label: str | None, chosen: Mapping[str, Sequence[str]]
-) -> None:
-    """label: must be there, if any. chosen: names that a setting of `data` lists; they must be there too."""
+def _chosen(
+    path: Path,
+    header: list[str],
+    label: str | None,
+    labels: bool,
+    columns: Sequence[str],
+    ignore: Sequence[str],
+) -> tuple[list[str], list[str]]:
+    """The columns of x, and that of the labels, if it is there; as `read_csv` is asked for them."""
     if not header:
         raise DataFault(f"{path} is empty", "it needs a line of column names, then numbers")
     if len(header) == 1 and ";" in header[0]:
@@ -100,14 +102,17 @@ def _check_header(
     for name in header:
         if header.count(name) > 1:
             raise DataFault(f"{path}: two columns are called {name!r}", "rename one")
-    if label is not None and label not in header:
+    if labels and label is not None and label not in header:
         hint = f"a device without labels leaves `data.label` out; {_known(label, header)}"
         raise DataFault(f"{path} has no column {label!r} for the classes", hint)
-    for setting, names in chosen.items():
+    for setting, names in {"columns": columns, "ignore": ignore}.items():
         for name in names:
             if name not in header:
                 problem = f"{path} has no column {name!r}, which `data.{setting}` names"
                 raise DataFault(problem, _known(name, header))
+    left_out = {label, *ignore}
+    taken = list(columns) or [name for name in header if name not in left_out]
+    return taken, [label] if label in header else []
 
 
 def _known(name: str, header: list[str]) -> str:
@@ -210,10 +215,7 @@ def read_parquet(
         try:
             source = pyarrow.parquet.ParquetFile(file)
             header = list(source.schema_arrow.names)
-            _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
-            left_out = {label, *ignore}
-            taken = list(columns) or [name for name in header if name not in left_out]
-            known = [label] if label in header else []
+            taken, known = _chosen(path, header, label, labels, columns, ignore)
             table = source.read(columns=[*taken, *known])
         except (pyarrow.ArrowException, UnicodeDecodeError) as error:
             raise DataFault(f"{path} is not a whole parquet file: {error}", "copy or save it again") from None

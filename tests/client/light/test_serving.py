@@ -253,6 +253,14 @@ def test_only_this_machine_is_served(address: str) -> None:
         pass
 
 
+def looked(follower: Follower, times: int) -> None:
+    async def story() -> None:
+        for _ in range(times):
+            await follower.look()
+
+    asyncio.run(story())
+
+
 def test_a_follower_exchanges_models_and_goes_back_when_the_server_does(tmp_path: Path) -> None:
     """Good, worse (refused once, and not tried again), good again, and a server that is away."""
     folder = DeviceFolder(tmp_path)
@@ -274,7 +282,7 @@ def test_a_follower_exchanges_models_and_goes_back_when_the_server_does(tmp_path
         used.append(refused or "used")
         return refused
 
-    asyncio.run(Follower(folder, store, place, use, said.append).follow(0.0, times=7))
+    looked(Follower(folder, store, place, use, said.append), 7)
     assert used == ["used", "it is worse", "used", "used"]
     assert any("the earlier one stays: it is worse" in line for line in said)
     assert any("the server is away" in line for line in said)
@@ -302,7 +310,7 @@ def test_a_model_that_did_not_fit_on_the_disk_is_stored_with_the_next_answer(
         return save(result, store, where)
 
     monkeypatch.setattr("fedclient.light.follow.save", saved)
-    asyncio.run(Follower(folder, store, place, use, said.append).follow(0.0, times=3))
+    looked(Follower(folder, store, place, use, said.append), 3)
     assert said[0] == "no newer model: no room for the model (free some space)"
     assert bytes(FIRST) in (folder.model / MODEL).read_bytes()
     assert len(said) == 2, "it is stored once"

@@ -24,7 +24,7 @@ from shoal.core.exchange.link import (
     Failure,
     Hello,
     Idle,
-    Observation,
+    ObservedRun,
     Placement,
     Question,
     Receipt,
@@ -153,7 +153,7 @@ def test_placements_come_back(answer: Question | Placement) -> None:
 
 
 @given(values.observations)
-def test_what_an_observer_is_told_comes_back(observation: Observation) -> None:
+def test_what_an_observer_is_told_comes_back(observation: tuple[ObservedRun, ...]) -> None:
     assert same(sent(wire.observation_to_pb(observation)), observation)
 
 

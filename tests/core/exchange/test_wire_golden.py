@@ -32,7 +32,6 @@ from shoal.core.exchange.link import (
     Failure,
     Hello,
     Idle,
-    Observation,
     ObservedRun,
     Outcome,
     Placement,
@@ -309,7 +308,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
         wire.answer_to_pb,
     ),
     "observation": (
-        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),)),
+        (ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),),
         wire.observation_to_pb,
     ),
     "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),

@@ -26,7 +26,6 @@ from shoal.core.exchange.link import (
     Failure,
     Hello,
     Idle,
-    Observation,
     ObservedRun,
     Outcome,
     Placement,
@@ -331,7 +330,7 @@ reports = st.builds(Report, *lease, payloads | st.builds(Failure, names, texts, 
 receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
 stages = st.sampled_from(list(STAGES.values()))
 observed = st.builds(ObservedRun, names, names, stages, st.integers(1, 1 << 31), texts)
-observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple))
+observations = st.lists(observed, max_size=3).map(tuple)
 wishes = st.builds(
     Wish,
     st.integers(1, MAX_MODELS),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedserver.store.content.checked import Draft
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
 from shoal.core.server_kit.aggregation import parallel
 from shoal.core.server_kit.aggregation.parallel import AT_ONCE, made_by, pieces_of, results, spread_over
@@ -33,10 +33,10 @@ class Threads(ThreadPoolExecutor):
         return self.begun[-1]
 
 
-def stored(folder: Path, number: int, tensors: Tensors) -> MappedTensors:
+def stored(folder: Path, number: int, tensors: Tensors) -> FileTensors:
     path = folder / str(number)
     path.write_bytes(b"".join(pack(tensors)))
-    return MappedTensors(path, manifest_of(tensors))
+    return FileTensors(path, manifest_of(tensors))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.visits.visitor import Unlimited
+from fedserver.coordinator.visits.visitor import Quota
 from fedserver.rpc.wire.operator_wire import PLACEMENT
 from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.policy import RoundPolicy
@@ -103,7 +103,7 @@ def test_models_are_counted_and_made_once_for_each_state(
     scenario(story, tmp_path)
 
 
-class AtMost(Unlimited):
+class AtMost(Quota):
     """The models of three clusters, and a note of what was spent."""
 
     def __init__(self) -> None:

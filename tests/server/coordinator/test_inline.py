@@ -14,7 +14,6 @@ from shoal.core.engine.events import Changed
 from shoal.core.engine.round.view import View
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import DiskFull, NotFound, Unavailable
-from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.payload import INLINE, Payload
 from tests.server.servers import DEVICES, expected, link, models, scenario, serve_all, start
@@ -197,7 +196,7 @@ def test_bytes_that_were_damaged_on_their_way_are_missing(tmp_path: Path) -> Non
 
 def test_a_report_carries_no_more_than_may_be_uploaded(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        coordinator.limits = Limits(model=100)
+        coordinator.settings = replace(coordinator.settings, model=100)
         await start(coordinator, None, policy=POLICY)
         devices = [await Inside(link(coordinator, number)).hello() for number in range(DEVICES)]
         asking = {asyncio.create_task(device.task()): device for device in devices}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from fedserver.store.content.blobs import Blobs
 from shoal.core.engine.events import Offer
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
-from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Failure, Hello, Outcome, Report, Task
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.wire import MAX_CHUNK
@@ -123,7 +123,7 @@ def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:
 
 def test_there_is_room_for_as_many_initial_models_as_are_asked_for(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        coordinator.limits = Limits(model=10)
+        coordinator.settings = replace(coordinator.settings, model=10)
         await start(coordinator, None, algorithm="ifca", policy=ALONE)
         device = await hands(coordinator, 0)
         await device.task()

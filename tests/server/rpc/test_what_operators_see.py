@@ -23,7 +23,7 @@ from fedserver.coordinator.status_types import (
 from fedserver.page.views import run as run_view
 from fedserver.rpc.client import OperatorClient
 from fedserver.rpc.wire import operator_wire
-from fedserver.rpc.wire.rows import MAX_SECONDS, span_from_pb, span_to_pb
+from fedserver.rpc.wire.converter import MAX_SECONDS, span_from_pb, span_to_pb
 from shoal.core.exchange.link import Failure, Hello, Report
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fedserver.store.content import blobs as content
-from fedserver.store.content import mapped as module
+from fedserver.store.content import in_file as module
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.checked import MAX_BYTES, LostTensors
-from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.content.in_file import FileTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef
@@ -273,9 +273,9 @@ def test_an_empty_blob_is_one_too(blobs: Blobs) -> None:
     assert blobs.arrived("d", weights.blob.sha256).is_file()
 
 
-def test_mapped_tensors_are_the_stored_ones(blobs: Blobs) -> None:
+def test_tensors_in_a_file_are_the_stored_ones(blobs: Blobs) -> None:
     weights = blobs.keep(TENSORS)
-    found = MappedTensors(blobs.path(weights.blob.sha256), weights.manifest)
+    found = FileTensors(blobs.path(weights.blob.sha256), weights.manifest)
     assert list(found) == list(TENSORS)
     assert len(found) == 3
     assert {name: array.tobytes() for name, array in found.items()} == {
@@ -314,21 +314,21 @@ def test_small_reports_are_read_once_unless_they_are_many(blobs: Blobs) -> None:
         many["w"]
 
 
-def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
+def test_tensors_in_a_file_must_fit_their_file(blobs: Blobs) -> None:
     weights = blobs.keep(TENSORS)
     longer = manifest_of({**TENSORS, "more": np.zeros(1)})
     with pytest.raises(BadPayload, match="but the blob has"):
-        MappedTensors(blobs.path(weights.blob.sha256), longer)
+        FileTensors(blobs.path(weights.blob.sha256), longer)
     with pytest.raises(NotFound, match="the server does not have blob"):
-        MappedTensors(blobs.path("ab" * 32), weights.manifest)
+        FileTensors(blobs.path("ab" * 32), weights.manifest)
 
 
-def test_some_elements_of_mapped_tensors_are_read_from_the_disk(
+def test_some_elements_of_tensors_in_a_file_are_read_from_the_disk(
     blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights = blobs.keep(TENSORS)
     path = blobs.path(weights.blob.sha256)
-    found = MappedTensors(path, weights.manifest)
+    found = FileTensors(path, weights.manifest)
     for name, array in TENSORS.items():
         for block in (slice(0, array.size), slice(1, max(1, array.size))):
             assert found.part(name, block).tobytes() == array.reshape(-1)[block].tobytes()

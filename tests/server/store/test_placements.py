@@ -96,7 +96,7 @@ def test_of_a_run_that_was_removed_meanwhile_it_is_said_and_what_was_released_st
         store.journal.watched.add(Answer("mnist", "mnist@10", "c0", "d1", 1000, True))
     for _ in range(2):
         store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
-    assert store.runs.statements("mnist") == {}
-    found = store.runs.statements_of_all()
+    assert store.runs.statements.of("mnist") == {}
+    found = store.runs.statements.of_all()
     assert found is not None
     assert len(found["d1"].unprotected) == 1

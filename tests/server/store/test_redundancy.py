@@ -157,7 +157,7 @@ def test_a_row_whose_copy_is_damaged_too_is_an_error_of_that_row_alone(state: Pa
         with pytest.raises(DamagedRow, match="row 1 of table timeline is damaged"):
             store.journal.timeline.read("toy")
         assert store.runs.get("toy").round == 2
-        store.check_rows()
+        store.database.check()
     with closing(Store(state)) as store:
         assert "restore a backup" in store.database.repaired[0]
 
@@ -200,12 +200,12 @@ def test_a_release_that_is_lost_hides_no_later_one(state: Path, there: list[str]
         with store.database.transaction():
             store.database.execute("DELETE FROM released")
         store.journal.note_releases(ReleaseRecord("toy", name, "weights") for name in there)
-        assert list(store.runs.statements("toy")) == list(store.runs.statements_of_all() or {}) == there
+        assert list(store.runs.statements.of("toy")) == list(store.runs.statements.of_all() or {}) == there
         spoil_both(state, "released", "rho")
-        store.check_rows()
+        store.database.check()
         store.journal.note_releases([ReleaseRecord("toy", "later", "weights")])
         left = [*there[1:], "later"]
-        assert list(store.runs.statements("toy")) == list(store.runs.statements_of_all() or {}) == left
+        assert list(store.runs.statements.of("toy")) == list(store.runs.statements.of_all() or {}) == left
 
 
 def test_the_history_of_a_run_that_is_damaged_for_good_ends_no_run(state: Path) -> None:
@@ -389,7 +389,7 @@ def test_a_name_in_the_schema_that_cannot_be_decoded_is_damage_also_while_the_se
     with closing(Store(state)) as store:
         spoil_schema(state)
         with pytest.raises(StorageFault, match=r"shoal\.db is damaged"):
-            store.check_rows()
+            store.database.check()
     with closing(Store(state)) as store:
         assert "and was made again of shoal.db.copy" in store.database.repaired[0]
     assert content(state) == before

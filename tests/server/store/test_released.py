@@ -139,7 +139,7 @@ def test_a_vote_is_noted_once_with_the_cost_that_the_device_pays(tmp_path: Path)
             await released.record_report(storage, "toy", "d1", task, private, set())
             found = statements(await storage.call(releases, storage.store.database, "toy"))
             assert found["d1"] == Statement(once + Cost(curve=CURVE)), "this one has trained, too"
-            assert found == await storage.call(storage.runs.statements, "toy")
+            assert found == await storage.call(storage.runs.statements.of, "toy")
 
     asyncio.run(play())
 

@@ -29,11 +29,11 @@ def some(chance: random.Random, number: int) -> ReleaseRecord:
 @pytest.mark.parametrize("seed", range(5))
 def test_what_is_added_up_is_what_all_rows_say(store: Store, seed: int) -> None:
     chance = random.Random(seed)
-    assert store.runs.statements("mnist") == {}
+    assert store.runs.statements.of("mnist") == {}
     for step in range(6):
         store.journal.note_releases(some(chance, 100 * step + each) for each in range(chance.randrange(12)))
         for _ in range(2):
-            found = store.runs.statements("mnist")
+            found = store.runs.statements.of("mnist")
             assert found == statements(releases(store.database, "mnist"))
             assert list(found) == sorted(found)
     assert any(each.cost for each in found.values())
@@ -46,19 +46,19 @@ def test_those_of_many_runs_do_not_stay_in_memory_and_are_the_same(store: Store)
         store.runs.add(replace(RECORD, run=run), checkpoint(store, 0.0))
         store.journal.note_releases([ReleaseRecord(run, "d0", "weights")])
     for _ in range(2):
-        assert all(list(store.runs.statements(run)) == ["d0"] for run in runs)
-        assert len(store.runs._statements._known) == KEPT
+        assert all(list(store.runs.statements.of(run)) == ["d0"] for run in runs)
+        assert len(store.runs.statements._known) == KEPT
 
 
 def test_a_run_that_gets_the_name_of_a_removed_one_has_none_of_its_releases(store: Store) -> None:
     first = ReleaseRecord("mnist", "d0", "weights")
     store.journal.note_releases([first])
-    assert list(store.runs.statements("mnist")) == ["d0"]
+    assert list(store.runs.statements.of("mnist")) == ["d0"]
     store.runs.remove("mnist")
     store.runs.add(RECORD, checkpoint(store, 0.0))
-    assert store.runs.statements("mnist") == {}
+    assert store.runs.statements.of("mnist") == {}
     store.journal.note_releases([ReleaseRecord("mnist", "d1", "weights")])
-    assert list(store.runs.statements("mnist")) == ["d1"]
+    assert list(store.runs.statements.of("mnist")) == ["d1"]
     assert sorted(statements(releases(store.database))) == ["d0", "d1"], "the loss stays known"
 
 
@@ -70,7 +70,7 @@ def test_what_is_added_up_over_all_runs_counts_each_release_once(
     chance, other = random.Random(seed), replace(RECORD, run="other", spec=replace(RECORD.spec, name="other"))
 
     def all_runs() -> dict[str, Any]:
-        while (found := store.runs.statements_of_all()) is None:
+        while (found := store.runs.statements.of_all()) is None:
             pass
         return found
 

@@ -78,16 +78,16 @@ def test_without_devices_each_round_has_a_digest(store: Store) -> None:
 
 def test_outcomes_follow_the_rounds_and_forget_those_that_are_dropped(store: Store) -> None:
     play(store, 2)
-    assert (store.runs.outcomes("mnist").last, store.runs.outcomes("other").last) == (2, 0)
+    assert (store.runs.outcomes.of("mnist").last, store.runs.outcomes.of("other").last) == (2, 0)
     lost = closed(3, abandoned="too few devices", devices=(DeviceRound("d1", missing="it left"),))
     store.runs.save_round("mnist", lost, checkpoint(store, 1.0), 1, Memory())
     measured = RoundHistory(4, "final evaluation", progress=3, accuracy=0.5, measured_on="test")
     store.runs.save_round("mnist", measured, checkpoint(store, 2.0), 0, Memory())
-    found = store.runs.outcomes("mnist")
+    found = store.runs.outcomes.of("mnist")
     assert (found.last, found.abandoned, found.accuracies[3]) == (4, {3: "too few devices"}, 0.5)
     assert found.missing == {}
     store.runs.drop_checkpoint("mnist", 5)
-    found = store.runs.outcomes("mnist")
+    found = store.runs.outcomes.of("mnist")
     assert (found.last, found.missing, 3 in found.accuracies) == (3, {"d1": "it left"}, False)
 
 
@@ -111,7 +111,7 @@ def test_a_round_that_is_lost_hides_no_other_from_operators(store: Store, lost: 
         assert found == there
     with pytest.raises(DataFault):  # what decides by it has to know
         read(store)
-    assert store.runs.outcomes("mnist").last == there[-1]
+    assert store.runs.outcomes.of("mnist").last == there[-1]
 
 
 def test_outcomes_of_the_runs_of_years_do_not_stay_in_memory(store: Store) -> None:
@@ -120,8 +120,8 @@ def test_outcomes_of_the_runs_of_years_do_not_stay_in_memory(store: Store) -> No
         store.runs.add(replace(RECORD, run=run), checkpoint(store, 0.0))
         store.runs.save_round(run, closed(1), checkpoint(store, 1.0, run), 0, Memory())
     for _ in range(2):
-        assert [store.runs.outcomes(run).last for run in runs] == [1] * len(runs)
-        assert len(store.runs._outcomes._known) == KEPT
+        assert [store.runs.outcomes.of(run).last for run in runs] == [1] * len(runs)
+        assert len(store.runs.outcomes._known) == KEPT
 
 
 def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(

@@ -4,7 +4,6 @@
 `admit_message` looks at the values.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -55,17 +54,11 @@ MAX_VALUE = 1e40
 """Above every float32, which latents are; squares of such values and sums of them still fit."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The largest report that is taken. model: bytes of initial weights, where a device is asked for them."""
-
-    model: int = 1 << 30
-
-
-def largest_upload(task: Message, limits: Limits = Limits()) -> int:
-    """Bytes of the largest blob that an answer to `task` can need; nothing larger is accepted."""
+def largest_upload(task: Message, initial: int) -> int:
+    """Bytes of the largest blob that an answer to `task` can need; nothing larger is accepted. initial: the
+    most that initial weights may have, where a device is asked for them."""
     if task.reply is Built:
-        return limits.model
+        return initial
     if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
         return 0
     return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)

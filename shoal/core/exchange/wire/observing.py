@@ -1,8 +1,11 @@
 """What observers see: how runs stand, without the name of any device."""
 
+from collections.abc import Iterable
+from itertools import islice
+
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2 import Stage
-from shoal.core.exchange.link import Observation, ObservedRun
+from shoal.core.exchange.link import ObservedRun
 from shoal.core.exchange.wire.checks import (
     at_least_one,
     limited,
@@ -17,16 +20,15 @@ STAGES = names_of(Stage.DESCRIPTOR)
 NUMBERS = {stage: number for number, stage in STAGES.items()}
 
 
-def observation_to_pb(observation: Observation) -> pb2.ObserveRunsResponse:
-    runs = observation.runs[:MAX_RUNS]
-    return pb2.ObserveRunsResponse(
-        runs=[pb2.ObservedRun(**vars(run) | {"stage": NUMBERS[run.stage]}) for run in runs]
-    )
+def observation_to_pb(runs: Iterable[ObservedRun]) -> pb2.ObserveRunsResponse:
+    """runs: the newest first; those beyond `MAX_RUNS` are left out."""
+    shown = (pb2.ObservedRun(**vars(run) | {"stage": NUMBERS[run.stage]}) for run in islice(runs, MAX_RUNS))
+    return pb2.ObserveRunsResponse(runs=shown)
 
 
-def observation_from_pb(pb: pb2.ObserveRunsResponse) -> Observation:
+def observation_from_pb(pb: pb2.ObserveRunsResponse) -> tuple[ObservedRun, ...]:
     limited(len(pb.runs), MAX_RUNS, "runs")
-    return Observation(tuple(map(_run_from_pb, pb.runs)))
+    return tuple(map(_run_from_pb, pb.runs))
 
 
 def _run_from_pb(pb: pb2.ObservedRun) -> ObservedRun:

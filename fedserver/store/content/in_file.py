@@ -1,8 +1,6 @@
-"""Tensors as views of files: bytes are read when they are used."""
+"""Tensors that stay in their files: bytes are read when they are used."""
 
 import errno
-import mmap
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -11,17 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.errors import BadPayload, NotFound
-from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, layout, unpack
+from shoal.core.exchange.tensors import DTYPES, Lazy, Manifest, layout
 from shoal.core.types import Array
 from shoal.shell.disk import storing
-
-
-def mapped(path: Path) -> memoryview:
-    """A file's bytes, which stay usable after the file is deleted. Raises NotFound, StorageFault."""
-    with _reading(path) as file:
-        if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
-            return memoryview(b"")
-        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 @contextmanager
@@ -46,11 +36,12 @@ def _missing(path: Path) -> NotFound:
     return NotFound(f"the server does not have blob {path.name[:12]}", "upload it first")
 
 
-class MappedTensors(Lazy):
-    """A set of tensors whose file is mapped only while one of them is used, for each of them separately.
+class FileTensors(Lazy):
+    """A set of tensors in a file, which is open only while a part of one of them is read.
 
-    A thousand reports can be open this way while only one tensor is in memory. The file must not be deleted.
-    Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
+    A thousand reports can be open this way while only one tensor is in memory. The file is read and not
+    mapped: many are read side by side, and a page that is mapped brings its neighbors. It must not be
+    deleted. Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -62,12 +53,11 @@ class MappedTensors(Lazy):
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
 
     def __getitem__(self, name: str) -> Array:
-        spec, start = self._places[name]
-        return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
+        spec, _ = self._places[name]
+        return self.part(name, slice(0, spec.size)).reshape(spec.shape)
 
     def part(self, name: str, block: slice) -> Array:
-        """Read, not mapped: many files are read side by side, and a page that is mapped brings its neighbors.
-        Raises BadPayload if the disk has lost some of the bytes."""
+        """Raises BadPayload if the disk has lost some of the bytes."""
         spec, place = self._places[name]
         dtype = DTYPES[spec.dtype]
         start, stop = (place + each * dtype.itemsize for each in (block.start, block.stop))
@@ -86,4 +76,5 @@ class MappedTensors(Lazy):
                 whole = False
         if not whole:
             raise BadPayload(f"blob {self._path.name[:12]} cannot be read from byte {start} to {stop}")
+        found.flags.writeable = False
         return found
