@@ -19,7 +19,7 @@ from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.errors import RETRY_WINDOW, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
 from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
-from fedserver.rpc.tls import device_credentials, joining_credentials
+from fedserver.rpc.tls import credentials
 from shoal.core.errors import NotLeader
 
 
@@ -53,9 +53,9 @@ async def stand_by(listen: str, join_listen: str, socket: Path, authority: Autho
         loopback(listen)
         port = bind(devices, listen)
     else:
-        port = bind(devices, listen, device_credentials(authority))
+        port = bind(devices, listen, credentials(authority, asks=True))
         joining = _server(JOINING_OPTIONS)
-        join_port = bind(joining, join_listen, joining_credentials(authority))
+        join_port = bind(joining, join_listen, credentials(authority, asks=False))
         servers.append(joining)
     bind_socket(operators, socket)
     for server in servers:

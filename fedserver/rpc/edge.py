@@ -33,6 +33,8 @@ REQUESTS: dict[str, type[Protobuf]] = {
     "GetSeal": placement.GetSealRequest,
 }
 """The calls that are noted, by the last part of their name; of an upload, the first message."""
+EVERY_PORT = range(1 << 16)
+"""Only the edge's device is connected from its end."""
 UNKNOWN = b"\xf8\x3f\x01"
 """A field that no message has: number 1023, with the value 1."""
 
@@ -120,17 +122,11 @@ class Edge:
             return message
         passed = self.passing[name](number, message)
         if passed is None:
-            await asyncio.to_thread(close, {end_of(context.peer())}, _Any())
+            caller = end_of(context.peer())
+            await asyncio.to_thread(close, lambda end: end == caller, EVERY_PORT)
             await asyncio.Event().wait()
         assert passed is not None
         return passed
-
-
-class _Any:
-    """The ports of this process: only the edge's device is connected from its end."""
-
-    def __contains__(self, port: object) -> bool:
-        return True
 
 
 class _Written:

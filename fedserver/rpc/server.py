@@ -36,7 +36,7 @@ from fedserver.rpc.device import Devices, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.operators import Observers, Operators
 from fedserver.rpc.releases import Releases
-from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
+from fedserver.rpc.tls import Access, credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
@@ -173,7 +173,7 @@ class _Ports:
             host, port = loopback(address), self._open(server, address)
             self.listeners.address = f"{host}:{port}"
         else:
-            port = self._open(server, address, device_credentials(self._access.peers.authority))
+            port = self._open(server, address, credentials(self._access.peers.authority, asks=True))
             self.listeners.address = self._access.at(port)
         return server
 
@@ -194,7 +194,7 @@ class _Ports:
         errors = self._errors(self._attention("the operators' port"))
         calls = Calls(errors, OperatorAuthorization(access.operators))
         server = aio.server(interceptors=(calls,), options=_with_long_answers(self._options))
-        port = self._open(server, access.operator_listen, device_credentials(access.peers.authority))
+        port = self._open(server, access.operator_listen, credentials(access.peers.authority, asks=True))
         access.operators.address = access.at(port)
         return [server]
 
@@ -203,14 +203,12 @@ class _Ports:
         listeners = self.listeners
         joins = JoinService(access.peers, listeners.address)
         server = joining_server(joins, self._errors(self._attention("the joining port")))
-        port = self._open(server, access.join_listen, joining_credentials(access.peers.authority))
+        port = self._open(server, access.join_listen, credentials(access.peers.authority, asks=False))
         listeners.join_address = access.at(port)
         return AuthorityApi(self._coordinator, access.peers, listeners.join_address, access.operators)
 
-    def _open(
-        self, server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None
-    ) -> int:
-        port = bind(server, address, credentials)
+    def _open(self, server: aio.Server, address: str, shown: grpc.ServerCredentials | None = None) -> int:
+        port = bind(server, address, shown)
         self._connections.ports.add(port)
         self.listeners.servers.append(server)
         return port
@@ -264,12 +262,12 @@ def loopback(address: str) -> str:
     return host
 
 
-def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-    """Bind an address; return the port. Raises ConfigError."""
+def bind(server: aio.Server, address: str, shown: grpc.ServerCredentials | None = None) -> int:
+    """Bind an address; return the port. shown: to callers; without it, in plain text. Raises ConfigError."""
     try:
-        if credentials is None:
+        if shown is None:
             return server.add_insecure_port(address)
-        return server.add_secure_port(address, credentials)
+        return server.add_secure_port(address, shown)
     except RuntimeError:
         who = holder_of(int(port)) if (port := address.rpartition(":")[2]).isdecimal() else ""
         raise ConfigError(

@@ -59,18 +59,9 @@ class Access:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
-def device_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """Ask every caller for a certificate."""
-    return _credentials(authority, asks=True)
-
-
-def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """Ask callers for no certificate: they have none yet."""
-    return _credentials(authority, asks=False)
-
-
-def _credentials(authority: Authority, asks: bool) -> grpc.ServerCredentials:
-    """Each new connection uses the authority as it is then."""
+def credentials(authority: Authority, asks: bool) -> grpc.ServerCredentials:
+    """What a port shows; each new connection uses the authority as it is then. asks: whether every caller has
+    to show a certificate, which those that join have not yet."""
     source = CertificateSource(authority)
     return grpc.dynamic_ssl_server_credentials(
         source.now(),

@@ -1,4 +1,4 @@
-"""`fedserver run pause | resume | set | rm`: change runs, and delete those that are over."""
+"""`fedserver run stop | pause | resume | set | rm`: change runs, and delete those that are over."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,16 @@ class Rounds(click.ParamType):  # type: ignore[type-arg, unused-ignore]
 
 def _shown(status: RunStatus) -> Result:
     return Result(text.data(status), text.summary(status.summary))
+
+
+@click.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
+def stop(client: "OperatorClient", name: str, reason: str) -> Result:
+    """Stop a run for good. Its last models can still be exported. No more runs of its series start."""
+    return _shown(client.stop_run(name, reason))
 
 
 @click.command(epilog="Example: fedserver run pause digits --reason 'new data arrives tomorrow'")
@@ -151,4 +161,4 @@ def rm(client: "OperatorClient", name: str, earlier: bool) -> Result:
     return Result({"removed": name}, f"run {name} was removed{measured}")
 
 
-COMMANDS = (pause, resume, change, rm)
+COMMANDS = (stop, pause, resume, change, rm)

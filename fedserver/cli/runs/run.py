@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
+"""`fedserver run ...`: start, list, show and follow runs; other modules have the other verbs."""
 
 import os
 import sys
@@ -371,17 +371,6 @@ def logs(client: "OperatorClient", name: str, follow: bool) -> Result:
             if last:
                 return Result({"lines": list(map(vars, lines))}, "")
             time.sleep(1.0)
-
-
-@run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
-@verb
-@connected
-@click.argument("name", metavar="RUN")
-@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
-def stop(client: "OperatorClient", name: str, reason: str) -> Result:
-    """Stop a run for good. Its last models can still be exported. No more runs of its series start."""
-    status = client.stop_run(name, reason)
-    return Result(text.data(status), text.summary(status.summary))
 
 
 for each in (*changes.COMMANDS, history.history):

@@ -15,7 +15,7 @@ import resource
 import socket
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextlib import suppress
 
 from shoal.shell.sockets import End, connections, end_of
@@ -77,31 +77,23 @@ class Connections:
             await asyncio.sleep(PAUSE)
 
     def _close(self, doomed: set[str]) -> int:
-        closed = close({end_of(peer) for peer in doomed}, self.ports) if doomed else 0
+        ends = set(map(end_of, doomed))
+        closed = close(lambda end: end in ends, self.ports) if ends else 0
         if _in_use() > FULL * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
-            closed += close(Others(set(map(end_of, tuple(self._served)))), self.ports)
+            served = set(map(end_of, tuple(self._served)))
+            closed += close(lambda end: end not in served, self.ports)
         return closed
 
 
-class Others(Container[End]):
-    """All ends but these."""
-
-    def __init__(self, ends: set[End]) -> None:
-        self._ends = ends
-
-    def __contains__(self, end: object) -> bool:
-        return end not in self._ends
-
-
-def close(ends: Container[End], ports: Container[int]) -> int:
-    """Shut down the connections to `ports` of this process from `ends`; return how many there were.
+def close(unwanted: Callable[[End], bool], ports: Container[int]) -> int:
+    """Shut down the connections to `ports` of this process from unwanted ends; return how many there were.
 
     gRPC may close a descriptor in the middle of this, and open another under its number. Then one connection
     too many is cut, and its device makes a new one.
     """
     closed = 0
     for found, (_, own), other in connections():
-        if own in ports and other in ends:
+        if own in ports and unwanted(other):
             with suppress(OSError):
                 found.shutdown(socket.SHUT_RDWR)
                 closed += 1

@@ -41,22 +41,19 @@ def peer_of(context: Context) -> Named:
 
 def shown_by(context: Context) -> bytes:
     """The certificate of the TLS peer, PEM. Raises Unauthenticated."""
-    facts = context.auth_context()
-    _check_tls(facts)
-    found = list(facts.get("x509_pem_cert", ()))
+    found = list(require_tls(context).get("x509_pem_cert", ()))
     if len(found) != 1:
         raise Unauthenticated("there is no certificate", "join first: fedclient join")
     return bytes(found[0])
 
 
-def require_tls(context: Context) -> None:
-    """gRPC has no option to speak only TLS 1.3, so it is checked here. Raises Unauthenticated."""
-    _check_tls(context.auth_context())
-
-
-def _check_tls(facts: Mapping[str, Iterable[bytes]]) -> None:
+def require_tls(context: Context) -> Mapping[str, Iterable[bytes]]:
+    """What gRPC knows of the peer. It has no option to speak only TLS 1.3, so that is checked here. Raises
+    Unauthenticated."""
+    facts = context.auth_context()
     if list(facts.get("ssl_tls_version", ())) != TLS:
         raise Unauthenticated("the connection is not TLS 1.3", "use a client that speaks TLS 1.3")
+    return facts
 
 
 def address_of(context: Context) -> str:
