@@ -26,7 +26,7 @@ from fedclient.identity.keyring import Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.authority import Authority
-from fedserver.rpc.tls import credentials
+from fedserver.rpc.tls import credentials as device_credentials
 from shoal.core.identity.joining import TLS_NAME
 
 FRAME, BLOCK = 1 << 20, 1 << 16
@@ -97,7 +97,7 @@ class LeastServer(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 async def serve(size: int, devices: int, state: Path) -> None:
     server = aio.server(options=OPTIONS)
     server.add_generic_rpc_handlers((LeastServer(size, devices),))
-    port = server.add_secure_port(f"{HOST}:0", credentials(Authority.open(state), asks=True))
+    port = server.add_secure_port(f"{HOST}:0", device_credentials(Authority.open(state), asks=True))
     await server.start()
     print(f"listening on {HOST}:{port}", flush=True)
     await server.wait_for_termination(LIMIT)

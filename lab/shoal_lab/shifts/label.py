@@ -16,6 +16,8 @@ Source: FLUX Table 9, column P(Y), and appendix F.1; ANDA, `split_label_skew_str
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
 from shoal.core.data.dataset import Dataset
@@ -25,17 +27,27 @@ from shoal_lab.shifts.base import DeviceData, class_count, labels, of_ten, split
 SETS = 5
 
 
-def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
+def make(
+    level: int,
+    clients: int,
+    seed: int,
+    train: Dataset,
+    test: Dataset,
+    looks: Sequence[Callable[[Dataset], Dataset]] = (),
+) -> list[DeviceData]:
     """Devices whose `concept` is the number, 1 to 5, of their set of classes. See `shoal_lab.shifts.make`.
 
     Sets are numbered in the order drawn; where one was drawn twice, its first number stands for both.
+    looks: for each device, what it does to its samples before those of other classes are dropped.
     """
     classes = class_count(train, test, needed=11 - level)
     kept = of_ten(11 - level, classes)
     stream = np.random.RandomState(seed)
     sets = [np.sort(stream.choice(classes, kept, replace=False)).tolist() for _ in range(SETS)]
     devices = []
-    for own_train, own_test in split_basic(train, test, clients, seed):
+    for number, (own_train, own_test) in enumerate(split_basic(train, test, clients, seed)):
+        if looks:
+            own_train, own_test = looks[number](own_train), looks[number](own_test)
         wanted = sets[stream.choice(SETS)]
         own_train = _restrict(own_train, wanted, classes, stream)
         own_test = _restrict(own_test, wanted, classes, stream)

@@ -1,8 +1,11 @@
 """Two shifts at once: P(Y) together with P(X), P(X|Y) or P(Y|X), both at the same level.
 
-Each device first gets its classes as under `py`, and then sees them as under `px`, turns some of them as
-under `pxy`, or renames some of them as under `pyx`. Devices are of one `concept` where both agree. The
-streams are those of the two shifts, each as if it were alone; FLUX does not say how ANDA combined them.
+Each device first sees its samples as under `px`, turns some of them as under `pxy`, or renames some of them
+as under `pyx`; and then keeps some classes as under `py`, by the names that it gives them. Devices are of
+one `concept` where both agree. The streams are those of the two shifts, each as if it were alone. FLUX does
+not say how ANDA combined them; but in its Table 58 all newcomers get the right one of the true clusters
+without labels, as they only can where devices that name classes differently have images of different
+classes.
 
 Source: FLUX, Tables 56 to 58.
 """
@@ -20,12 +23,9 @@ Look = tuple[Hashable, Callable[[Dataset], Dataset]]
 def make(other: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
     """other: px, pxy or pyx. See `shoal_lab.shifts.make`."""
     looks = _LOOKS[other](level, clients, seed, class_count(train, test, needed=level))
-    dealt = label.make(level, clients, seed, train, test)
+    dealt = label.make(level, clients, seed, train, test, [look for _, look in looks])
     concepts = first_seen([(one.concept, key) for one, (key, _) in zip(dealt, looks, strict=True)])
-    return [
-        DeviceData(look(one.train), look(one.test), concept)
-        for one, (_, look), concept in zip(dealt, looks, concepts, strict=True)
-    ]
+    return [DeviceData(one.train, one.test, concept) for one, concept in zip(dealt, concepts, strict=True)]
 
 
 def _patterns(level: int, clients: int, seed: int, classes: int) -> list[Look]:

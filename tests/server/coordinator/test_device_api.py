@@ -303,10 +303,10 @@ def test_an_error_in_the_algorithm_fails_its_run_alone(
 def test_a_combined_model_that_is_not_finite_is_never_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.fedavg import server as server_half
+    from shoal.core.server_kit import clustered
 
     infinite = {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
-    monkeypatch.setattr(server_half, "next_models", lambda *given: ({server_half.GLOBAL: infinite}, Guard()))
+    monkeypatch.setattr(clustered, "next_models", lambda *given: ({clustered.GLOBAL: infinite}, Guard()))
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
