@@ -201,7 +201,7 @@ class Run:
         return self.storage.without_waits(time.monotonic())
 
     async def end(self, standing: Standing, reason: str) -> None:
-        """End the run, and withdraw its tasks. Who is told that it is over finds its release."""
+        """End the run, and withdraw its tasks. Those who ask hear of it once its release is on the disk."""
         release, move, said, now = None, None, "", time.time()
         if standing is Standing.FINISHED:
             release, move, said = await self._released(self)

@@ -78,8 +78,8 @@ TABLES: Sequence[Table] = (
                 Column(f"level-{level}", ("known", "test"), {"shift": shift, "level": level, **TEN})
                 for level in (3, 4, 5, 6)
             ],
-            note="Both shifts are at the level of the column, with random streams of their own. The paper does "
-            "not say how they are combined; see `shoal_lab.shifts.mixed`.",
+            note="Both shifts are at the level of the column, with random streams of their own. The paper "
+            "does not say how they are combined; see `shoal_lab.shifts.mixed`.",
         )
         for number, (shift, name) in MIXED.items()
     ),
