@@ -131,7 +131,8 @@ class Piece:
 
     def _figures(self, ready: State, final: State, devices: SimulatedDevices) -> dict[str, float | None]:
         """Of one draw of the noise, which is the devices'. ready: when descriptors are asked for."""
-        found = grouping(replace(ready, assignments=groups(ready, devices)), devices.fleet)
+        assigned = groups(ready, devices)
+        found = grouping(ready, devices.fleet, [assigned[name] for name in devices.fleet])
         rows = [measure(cast(Any, server_half), final, devices, name, 0) for name in devices.fleet]
         placed = [row for row in rows if row["placed"] is not None]
         return {

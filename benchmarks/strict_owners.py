@@ -102,7 +102,7 @@ def played(
         return {
             "finished": not outcome.failed,
             "accuracy": round(100 * float(np.mean([row["known"] for row in rows])), 2),
-            "ari": grouping(outcome.state, fleet)["ari"],
+            "ari": grouping(outcome.state, fleet, [row["cluster"] for row in rows])["ari"],
             "clusters": len(outcome.state.models),
             "devices": {
                 name: {

@@ -123,7 +123,7 @@ def _run(experiment: Experiment, progress: Callable[[str], None]) -> dict[str, A
         "verdict": None if result.verdict is None else result.verdict.facts(),
         "facts": result.facts,
         "remarks": list(result.remarks),
-        **grouping(state, fleet),
+        **grouping(state, fleet, [row["cluster"] for row in per_device]),
         "trained": training_rounds(result.history),
         "history": [asdict(each) for each in result.history],
         "seconds": {"total": time.perf_counter() - started, "training": result.devices.training_seconds},
@@ -171,10 +171,8 @@ def measure(
     also what it has after fine-tuning, or what it has anyway where its algorithm predicts in another way.
     placed: the newcomer's cluster, or `ENSEMBLE` where it cannot be placed without labels.
     """
-    # A device that no round has asked has no cluster yet: it is measured with what most devices have.
-    cluster = state.assignments.get(device) or most_common(state)
+    cluster, asked = _home(server, state, devices, device)
     row: dict[str, Any] = {"device": device, "concept": devices.fleet[device].concept, "cluster": cluster}
-    asked = measurement(server, state, cluster)
     if isinstance(asked, Evaluate):  # the standard task, which can tell macro F1 and AUC, too
         asked = replace(asked, detailed=True, rho=None)
     known = devices.evaluated(device, asked)
@@ -219,10 +217,22 @@ def newcomer(devices: SimulatedDevices, name: DeviceId, labels: int) -> Dataset:
     return data.subset(np.concatenate(ranks))
 
 
-def most_common(state: State) -> ModelKey:
-    """The cluster of most devices; the first model where no device has one."""
-    found = Counter(state.assignments.values()).most_common(1)
-    return found[0][0] if found else next(iter(state.models))
+def _home(
+    server: ServerHalf, state: State, devices: SimulatedDevices, device: DeviceId
+) -> tuple[ModelKey, Message]:
+    """The cluster of a device, and what measures its model. One that no round has asked for what shows its
+    cluster finds it by its own labeled samples, as a newcomer does; where it cannot, it has the model that
+    most devices have."""
+    cluster = state.assignments.get(device)
+    if cluster is None and state.assignments:
+        holding = devices.fleet[device]
+        try:
+            placed = devices.placed(server, state, device, holding.stage(len(holding.begins) - 1))
+            return placed.assignment.cluster, placed.task
+        except (Refused, DeviceFault):
+            cluster = Counter(state.assignments.values()).most_common(1)[0][0]
+    cluster = cluster or next(iter(state.models))
+    return cluster, measurement(server, state, cluster)
 
 
 def label_free(question: Message) -> bool:
@@ -254,9 +264,8 @@ def _newcomers(
     return rows
 
 
-def grouping(state: State, fleet: Fleet) -> dict[str, Any]:
-    """What groups were found, and how well they agree with the truth."""
-    found = [state.assignments.get(name) or most_common(state) for name in fleet]
+def grouping(state: State, fleet: Fleet, found: list[ModelKey]) -> dict[str, Any]:
+    """What groups were found, and how well they agree with the truth. found: the cluster of each device."""
     return {
         "clusters": len(set(found)),
         "ari": float(adjusted_rand_score(fleet.concepts, found)),

@@ -43,7 +43,7 @@ TABLES: Sequence[Table] = (
         methods=(FEDAVG, FLUX, DEFAULT),
         columns=columns(clients=1200, participation=0.2, copies=8),
         note="The paper does not say how often the 50 samples of a device are repeated; here 8 times, as for "
-        "100 devices. A device that has no cluster in the end is measured with that of most devices.",
+        "100 devices. A device that has no cluster in the end finds one as a labeled newcomer does.",
     ),
     *(
         Table(
@@ -75,7 +75,7 @@ TABLES: Sequence[Table] = (
             for share in SHARES
         ],
         note="The paper says that 0.2 are about 4 devices, so 20 devices; their samples are taken twice, as "
-        "for 25.",
+        "for 25. A device that has no cluster in the end finds one as a labeled newcomer does.",
     ),
     Table(
         paper="flux",
