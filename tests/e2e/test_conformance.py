@@ -35,7 +35,7 @@ CARELESS: Faults = {
     "unknown-part": (("wire.js", "Payload.encode(payload).finish().length !== bytes.length", "false"),),
     "unknown-terms": (("work.js", "!has(terms, TERMS) ||", ""),),
     "damaged-blob": (("device.js", "if (sha256(bytes).equals(Buffer.from(blob.sha256))) return", "return"),),
-    "heartbeat": (("device.js", "1000 * seconds(this.welcome.heartbeat)", "1e9"),),
+    "heartbeat": (("device.js", "1000 * Math.max(0.1, seconds(this.welcome.heartbeat))", "1e9"),),
     "retry-window": (("device.js", "error.window ?? [0, ", "[0, 0 * "),),
     "broken-upload": (("device.js", "upload(blob, bytes, known)", "upload(blob, bytes, 0)"),),
     "lost-receipt": (("device.js", SENDS, FORGETS),),
@@ -53,7 +53,7 @@ STUBBORN: Faults = {
         ),
     ),
     "idle-window": (
-        ("device.js", "await wait(earliest + Math.random() * (latest - earliest));\n        }", "}"),
+        ("device.js", "await waitWithin([next.idle.earliest, next.idle.latest].map(seconds));", ""),
     ),
     "leave": (
         ("device.js", 'return await this.ask("Leave", {});', "for (;;) await this.ask('NextTask', {});"),

@@ -9,7 +9,7 @@ import pytest
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.admit import Limits, admit_message, admit_payload, largest_upload
+from shoal.core.exchange.admit import admit_message, admit_payload, largest_upload
 from shoal.core.exchange.messages import (
     Build,
     Built,
@@ -303,9 +303,9 @@ def test_an_unknown_field_is_refused_before_anything_is_opened() -> None:
 
 
 def test_no_more_is_taken_than_the_answer_can_need() -> None:
-    assert largest_upload(TRAIN) == nbytes(MODEL)
-    assert largest_upload(Evaluate(MODEL)) == 0, "a measurement has no tensors"
-    assert largest_upload(Build(), Limits(model=77)) == 77
+    assert largest_upload(TRAIN, 77) == nbytes(MODEL)
+    assert largest_upload(Evaluate(MODEL), 77) == 0, "a measurement has no tensors"
+    assert largest_upload(Build(), 77) == 77
 
 
 def test_several_models_answer_several_each_as_the_runs_own() -> None:
@@ -314,7 +314,7 @@ def test_several_models_answer_several_each_as_the_runs_own() -> None:
     assert "1 models came for 2" in refused(SEVERAL, Moved((MODEL,), 10))
     assert "lacks tensor 'b'" in refused(SEVERAL, Moved((MODEL, {"w": MODEL["w"]}), 10))
     assert "moved.models, tensor 'w': 6 of 6" in refused(SEVERAL, Moved((MODEL, hostile), 10))
-    assert largest_upload(SEVERAL) == nbytes(MODEL)
+    assert largest_upload(SEVERAL, 77) == nbytes(MODEL)
 
 
 def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> None:
