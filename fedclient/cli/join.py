@@ -30,10 +30,8 @@ def join(console: Console, settings: ClientConfig, string: str) -> Result:
     parsed, folder = read_join_string(string), DeviceFolder(settings.state)
     identity, new = asyncio.run(join(folder, parsed, settings.device, console))
     done = "joined" if new else "has already joined; nothing was changed:"
-    text = f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"
-    lines = [
-        text,
-        *([] if new else ["if the server does not let it in any more, first type: fedclient leave"]),
-    ]
-    lines = [*lines, f"next: fedclient {NEXT[identity.role.value]}{own_options()}"]
+    lines = [f"{identity.device} {done} federation {identity.federation} as {identity.role.value}"]
+    if not new:
+        lines.append("if the server does not let it in any more, first type: fedclient leave")
+    lines.append(f"next: fedclient {NEXT[identity.role.value]}{own_options()}")
     return Result({**identity.facts(), "new": new, "state": str(settings.state)}, "\n".join(lines))
