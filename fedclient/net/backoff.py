@@ -68,9 +68,8 @@ async def patiently(
         else:
             backoff.reset()
             return result
-        await asyncio.sleep(
-            wait
-        )  # outside the except block: a live error keeps its call alive, and gRPC would dial
+        # Outside of the except block: a live error keeps its call alive, and gRPC would dial.
+        await asyncio.sleep(wait)
 
 
 async def heard(answer: Awaitable[T]) -> T:

@@ -101,6 +101,10 @@ def confirm(question: str) -> None:
         raise Interrupted("the answer was no, so nothing was done")
 
 
+REMEMBERED = 64
+"""Steps that a verb which repeats them remembers; beyond that it forgets them all, and reports them again."""
+
+
 class Console:
     """Where a verb reports progress, always on stderr: stdout is for its result. repeats: whether it does the
     same steps again and again for months, so that a log has each of them once."""
@@ -123,6 +127,8 @@ class Console:
             click.echo(printable(continued(text)), err=True)
         self._last = text
         if self.repeats:
+            if len(self._said) >= REMEMBERED:  # others may have chosen the texts, and it goes on for months
+                self._said.clear()
             self._said.add(text)
 
     def say(self, text: str) -> None:

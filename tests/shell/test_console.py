@@ -15,7 +15,7 @@ from click.testing import Result as Outcome
 
 from fedserver.__main__ import main
 from shoal.core.errors import ConfigError, LearnerFault, Refused
-from shoal.shell.console import Commands, Console, Result, continued, one_line, printable, verb
+from shoal.shell.console import REMEMBERED, Commands, Console, Result, continued, one_line, printable, verb
 
 
 @click.group(cls=Commands)
@@ -273,3 +273,11 @@ def test_who_repeats_its_steps_for_months_says_each_of_them_once(capsys: pytest.
     shown.say("another model is used")
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["asking", "trying", "another model is used", "another model is used"]
+
+
+def test_the_steps_that_are_remembered_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = Console()
+    shown.repeats = True
+    for text in ["asking", *(f"waiting: {number}" for number in range(REMEMBERED)), "asking"]:
+        shown.progress(text)
+    assert capsys.readouterr().err.splitlines().count("asking") == 2
