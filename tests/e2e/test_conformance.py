@@ -36,7 +36,7 @@ CARELESS: Faults = {
     "unknown-terms": (("work.js", "!has(terms, TERMS) ||", ""),),
     "damaged-blob": (("device.js", "if (sha256(bytes).equals(Buffer.from(blob.sha256))) return", "return"),),
     "heartbeat": (("device.js", "1000 * Math.max(0.1, seconds(this.welcome.heartbeat))", "1e9"),),
-    "retry-window": (("device.js", "error.window ?? [0, ", "[0, 0 * "),),
+    "retry-window": (("device.js", "await waitWithin(error.window ?? ", "await wait(0 && "),),
     "broken-upload": (("device.js", "upload(blob, bytes, known)", "upload(blob, bytes, 0)"),),
     "lost-receipt": (("device.js", SENDS, FORGETS),),
     "new-session": (("device.js", "newest_protocol: 1, mark }", "newest_protocol: 1 }"),),
