@@ -84,6 +84,8 @@ class Calls(aio.ServerInterceptor):  # type: ignore[type-arg]
         A method with a stream of requests parses them itself.
         """
         behavior, within = _behavior_of(handler), LARGE if method in LARGE_REQUESTS else self._within
+        if handler.response_streaming:
+            behavior = _begun(behavior)
         if not handler.request_streaming:
             behavior = self._read(behavior, handler.request_deserializer.__self__, within)
         make = (
@@ -172,6 +174,27 @@ def _behavior_of(handler: Any) -> Behavior:
     request = "stream" if handler.request_streaming else "unary"
     behavior = getattr(handler, f"{request}_{'stream' if handler.response_streaming else 'unary'}")
     return _written(behavior) if inspect.isasyncgenfunction(behavior) else behavior
+
+
+def _begun(behavior: Behavior) -> Behavior:
+    """The same behavior, before which the headers of the answer are sent, to the end even if the call is cut
+    meanwhile.
+
+    Where a call ends during its first write, gRPC does not know yet that its headers are out, sends them
+    again with the status, and fails: the caller would wait for a status that never comes.
+    """
+
+    async def begun(request: Any, context: Context) -> Any:
+        sending = asyncio.ensure_future(context.send_initial_metadata(()))
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(sending, timeouts.STALL)
+            raise
+        return await behavior(request, context)
+
+    return begun
 
 
 def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
