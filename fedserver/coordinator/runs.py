@@ -414,7 +414,11 @@ class Run:
     async def _step_in(self, effect: SteppedIn) -> None:
         await self.storage.when_space(self.storage.runs.step_in, self.run, effect.devices)
         crash.point("server.stepped-in")
-        await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
+        if self.engine.plan.others is None:
+            what = f"these devices are asked as well, in place of others: {', '.join(effect.devices)}"
+        else:
+            what = f"a round that decides about all devices asks {len(effect.devices)} more that are here"
+        await self.note(what)
 
     async def _offer(self, effect: Offer) -> None:
         payload = self.blobs.known(effect.message)

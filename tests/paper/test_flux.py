@@ -15,6 +15,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.events import Effect, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, Refused
@@ -44,6 +45,26 @@ def finish(angles: tuple[int, ...] = ANGLES, **changes: Any) -> State:
 @pytest.fixture(scope="module")
 def finished() -> State:
     return finish()
+
+
+@pytest.mark.parametrize(("preset", "described"), [("default", 6), ("paper", 3)])
+def test_clusters_are_of_all_devices_where_a_round_draws_few_of_them(preset: str, described: int) -> None:
+    parameters = ALGORITHM.configure(preset, SMALL)
+    state = server_half.start(first_model(), parameters)
+    seen = list[State]()
+
+    def watch(effect: Effect) -> None:
+        if isinstance(effect, Save) and isinstance(effect.state, State) and effect.state.clustering:
+            seen.append(effect.state)
+
+    policy = RoundPolicy(devices=3, minimum=3)
+    outcome = simulate(server_half, state, fleet(ALGORITHM, 6, ANGLES), policy, 3, watch=watch)
+    assert not outcome.failed
+    formed = seen[0]
+    assert formed.clustering is not None
+    assert len(formed.clustering.described) == described
+    if preset == "default":
+        assert adjusted_rand_score(TRUTH, [formed.assignments[f"d{i}"] for i in range(6)]) == 1.0
 
 
 def newcomer(number: int, angles: tuple[int, ...] = ANGLES, samples: int = 90) -> DeviceContext:

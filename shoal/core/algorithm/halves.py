@@ -67,11 +67,15 @@ class Plan:
     devices, for example because it forms the clusters, asks for more than the operator's minimum: it opens
     with this share of the devices that took part before, as long as the deadline allows to wait for them,
     and its result counts if this share of its tasks was answered.
+
+    others: where the operator lets a round ask only some of the devices that are here, what the others are
+    asked; None: nothing. It is for a round that decides about all devices, and should cost them little.
     """
 
     tasks: Mapping[DeviceId, Message]
     title: str
     quorum: float = 0.0
+    others: Message | None = None
 
 
 @dataclass(frozen=True, eq=False)

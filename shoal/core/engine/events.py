@@ -121,7 +121,8 @@ class Opened:
 
 @dataclass(frozen=True)
 class SteppedIn:
-    """Store that the open round asks these devices as well, in place of others."""
+    """Store that the open round asks these devices as well: in place of others, or since it decides about
+    all."""
 
     round: int
     devices: tuple[DeviceId, ...]

@@ -8,6 +8,7 @@ the same effects, whether the simulator, the coordinator called directly, or dev
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ from shoal.core.engine.round.waiting import Waiting, reasons
 from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
 from shoal.core.errors import IllegalEvent
+from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
 
 __all__ = ["RoundEngine", "RoundPolicy", "Stage", "Waiting"]
@@ -230,6 +232,8 @@ class RoundEngine(View):
         self._ends = self._now + self._policy.deadline
         if resumed:  # it is not begun again, but the devices have the time to return
             self._ends = max(self._ends - self._elapsed, self._opening.returned_by())
+        if not self._policy.devices:  # it asks all anyway
+            plan = replace(plan, others=None)
         self._tasks = OpenRound(
             plan, self._now, self._policy, self._typical, self._stored if resumed else (), timed=not resumed
         )
@@ -241,6 +245,9 @@ class RoundEngine(View):
         # A resumed round is on disk already, with the devices that it asked. A second Opened would write and
         # announce it again, as if it were new.
         effects: list[Effect] = [] if resumed else [Opened(self.round, first, plan.title)]
+        rest = self._opening.not_drawn(first, self.round) if plan.others and not resumed else ()
+        if rest and self._ask(rest):
+            effects.append(SteppedIn(self.round, rest))
         if len(self.reported) < self._tasks.goal:
             effects += [offer for device in sorted(self.plan.tasks) for offer in self._offer(device)]
         return effects + self._close_if_complete()
@@ -255,10 +262,14 @@ class RoundEngine(View):
         return [SteppedIn(self.round, chosen), *offers] if offers else []
 
     def _ask(self, group: tuple[DeviceId, ...]) -> list[DeviceId]:
-        """Plan tasks for devices that step in. Returns those that have one now, sorted."""
+        """Plan tasks for devices that were not drawn. Returns those that have one now, sorted."""
         self._tasks.tried.update(group)
-        plan = self._server_half.plan(self.state, group)
-        tasks = {d: task for d, task in plan.tasks.items() if d not in self.plan.tasks} if plan else {}
+        new = tuple(device for device in group if device not in self.plan.tasks)
+        if self.plan.others is not None:
+            tasks: Mapping[DeviceId, Message] = dict.fromkeys(new, self.plan.others)
+        else:
+            plan = self._server_half.plan(self.state, group)
+            tasks = {device: plan.tasks[device] for device in new if device in plan.tasks} if plan else {}
         self._tasks.add(tasks, self._now)
         return sorted(tasks)
 

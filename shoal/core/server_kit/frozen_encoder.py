@@ -74,7 +74,7 @@ def ask_described(basis: Basis, present: Sequence[DeviceId]) -> Plan:
     their data: they are asked for the same, so that what they have paid for is given again."""
     task = Describe(basis.encoder, basis.projector, basis.classes, basis.privacy)
     title = "devices describe their data, by the encoder of an earlier run"
-    return Plan(dict.fromkeys(present, task), title, FORMING)
+    return Plan(dict.fromkeys(present, task), title, FORMING, others=task)
 
 
 def merged_bounds(reports: Sequence[Report], privacy: PrivacySettings) -> tuple[LatentBounds | None, int]:

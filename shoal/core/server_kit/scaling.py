@@ -55,7 +55,8 @@ def _of_images(state: Scaled) -> bool:
 
 
 def ask(present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, Summarize()), "mean and deviation of the inputs")
+    task = Summarize()
+    return Plan(dict.fromkeys(present, task), "mean and deviation of the inputs", others=task)
 
 
 def take(state: S, reports: Sequence[Report], forms: bool) -> S:

@@ -144,7 +144,8 @@ def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
             for device, task in found.tasks.items()
             if device not in now.excluded or not isinstance(task, Train)
         }
-        return replace(found, tasks=tasks, title=f"{found.title}: keys for secure aggregation")
+        title = f"{found.title}: keys for secure aggregation"
+        return replace(found, tasks=tasks, title=title, others=None)  # a sum ends with those that begin it
     here, tasks = {*present}, dict[DeviceId, Message]()
     steps_in = len(here) < MIN_COHORT  # into a round that is open; or too few are left for another sum
     for cohort in now.cohorts:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,13 +26,14 @@ from shoal.core.engine.events import (
     Reduced,
     Reported,
     Save,
+    SteppedIn,
     Tick,
     Withdraw,
 )
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage, Waiting
 from shoal.core.errors import ConfigError, IllegalEvent, StaleReport
-from shoal.core.exchange.messages import Trained
+from shoal.core.exchange.messages import Summarize, Train, Trained
 from tests.core import counting
 
 
@@ -358,6 +360,44 @@ def test_if_none_of_those_drawn_has_a_task_others_that_have_one_are_drawn() -> N
     assert len(first.devices) == 2
     assert {*first.devices} <= able
     assert [offer.device for offer in offers if isinstance(offer, Offer)] == [*first.devices]
+
+
+def test_a_round_that_decides_about_all_asks_those_too_that_it_has_not_drawn() -> None:
+    def plan(state: counting.State, present: Sequence[str]) -> Plan | None:
+        found = counting.plan(state, present)
+        return replace(found, others=Summarize()) if found else None
+
+    def fresh(devices: int, **restored: Any) -> RoundEngine:
+        state, half = counting.start(counting.model(), 1), SimpleNamespace(plan=plan)
+        policy = RoundPolicy(devices=devices, minimum=2)
+        machine = RoundEngine(half, policy, 7, state, **restored)  # type: ignore[arg-type]
+        feed(machine, *map(Joined, names))
+        return machine
+
+    names = [f"d{i}" for i in range(6)]
+    machine = fresh(devices=2)
+    drawn, others, *offers = feed(machine, Tick(0.0))
+    assert isinstance(drawn, Opened)
+    assert isinstance(others, SteppedIn)
+    assert len(drawn.devices) == 2
+    assert sorted({*drawn.devices, *others.devices}) == names
+    asked = {offer.device: type(offer.message) for offer in offers if isinstance(offer, Offer)}
+    assert asked == {**dict.fromkeys(names, Summarize), **dict.fromkeys(drawn.devices, Train)}
+    late, *rest = names
+    assert feed(machine, *(Reported(name, 1, 1) for name in rest)) == []
+    assert machine.lacks == 1
+    assert kinds(feed(machine, Failed(late, 1, 1, "no memory"))) == ["Reduce"]
+
+    stored = {"asked": drawn.devices, "stepped_in": [others.devices], "reported": rest}
+    again = feed(fresh(devices=2, **stored), Tick(0.0))
+    assert [(each.device, type(each.message)) for each in again if isinstance(each, Offer)] == [
+        (late, asked[late])
+    ]
+    assert len(again) == 1
+    whole, *offers = feed(fresh(devices=0), Tick(0.0))
+    assert isinstance(whole, Opened)
+    assert [*whole.devices] == names
+    assert {type(offer.message) for offer in offers if isinstance(offer, Offer)} == {Train}
 
 
 def test_a_round_that_needs_a_quorum_waits_for_it_and_does_not_count_below_it() -> None:

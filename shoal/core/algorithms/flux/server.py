@@ -176,22 +176,22 @@ def _projector(state: State) -> Tensors:
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
-    parameters = state.parameters
-    task = replace(
-        _warm_up_task(state),
-        projector=_projector(state),
-        classes=parameters.classes,
-        privacy=parameters.asked_privacy,
-    )
-    return clustered.ask_all(state, present, task, describing(parameters))
+    parameters, projector = state.parameters, _projector(state)
+    asked = parameters.classes, parameters.asked_privacy
+    task = replace(_warm_up_task(state), projector=projector, classes=asked[0], privacy=asked[1])
+    plan = clustered.ask_all(state, present, task, describing(parameters))
+    # In the paper, clusters are of the devices that a round draws.
+    others = None if parameters.as_published else Describe(state.models[GLOBAL], projector, *asked)
+    return replace(plan, others=others)
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
-    answers = {device: telling(update.descriptor) for device, update in trained(reports).items()}
+    trainers = trained(reports)
+    answers = answers_of(reports) | {device: telling(each.descriptor) for device, each in trainers.items()}
     formed = _formed(state, state.models[GLOBAL], _projector(state), answers)
     if formed.clustering is None:
         return _take_without(_grouped(formed, reports), reports)
-    return _aggregate(formed, reports)
+    return _aggregate(formed, reports) if trainers else formed
 
 
 def _formed(

@@ -57,7 +57,8 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 
 
 def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, _question(state)), "devices send mean embeddings of their classes")
+    question, title = _question(state), "devices send mean embeddings of their classes"
+    return Plan(dict.fromkeys(present, question), title, others=question)
 
 
 def _question(state: State) -> Represent:

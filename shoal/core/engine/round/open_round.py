@@ -7,6 +7,7 @@ import math
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from shoal.core.algorithm import Plan
@@ -32,7 +33,7 @@ SHORTEST = 10.0
 
 
 class OpenRound:
-    """plan: the tasks. goal: how many reports close the round. reported: the devices whose reports count.
+    """plan: the tasks. reported: the devices whose reports count.
     missing: the devices that are not expected to answer any more, and why. silent: those of them that have
     just gone quiet and may be back. asking: those that wait for their owners' consent. outstanding: the
     devices that are expected to answer.
@@ -53,9 +54,8 @@ class OpenRound:
         timed: bool = True,
     ) -> None:
         self._policy, self.began = policy or RoundPolicy(), now
-        self.plan = Plan({}, plan.title, plan.quorum)
+        self.plan = replace(plan, tasks={})
         self._first = len(plan.tasks)
-        self.goal = min(self._policy.devices or self._first, self._first)
         self.reported: set[DeviceId] = set()
         self.missing: dict[DeviceId, str] = {}
         self.silent: set[DeviceId] = set()
@@ -72,6 +72,16 @@ class OpenRound:
         self._at_work: Counter[str] = Counter()
         self._answered: Counter[str] = Counter()
         self.add(plan.tasks, now)
+
+    @property
+    def drawn(self) -> int:
+        """How many reports close a round that asks no others; see `Plan`."""
+        return min(self._policy.devices or self._first, self._first)
+
+    @property
+    def goal(self) -> int:
+        """How many reports close the round."""
+        return self.drawn if self.plan.others is None else len(self.plan.tasks)
 
     def expects(self, device: DeviceId, round: int, session: Session, attempt: int) -> Message:
         """The task that a report of this device would answer. Raises StaleReport if there is none."""
@@ -139,11 +149,10 @@ class OpenRound:
     def change(self, policy: RoundPolicy) -> None:
         """The round goes on by another policy."""
         self._policy = policy
-        self.goal = min(policy.devices or self._first, self._first)
 
     def add(self, tasks: Mapping[DeviceId, Message], now: float) -> None:
         """More devices have tasks. The reports of some of them may be stored already."""
-        self.plan = Plan({**self.plan.tasks, **tasks}, self.plan.title, self.plan.quorum)
+        self.plan = replace(self.plan, tasks={**self.plan.tasks, **tasks})
         for device in tasks:
             kind = self._kind(device)
             if device in self._stored:

@@ -199,6 +199,11 @@ class Opening:
         ready = self._attendance.ready(sorted(able), round, self._wanted)
         return self._drawn(ready, self._most or len(ready), round, "drawn again")
 
+    def not_drawn(self, drawn: tuple[DeviceId, ...], round: int) -> tuple[DeviceId, ...]:
+        """The devices that a round asks beside those drawn, sorted, if it decides about all."""
+        rest = [device for device in self._sessions.present if device not in {*drawn}]
+        return tuple(self._attendance.ready(rest, round, 0))
+
     def step_in(self, tasks: OpenRound, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
         """The idle devices that should be asked in place of those that are missing or late, sorted."""
         room = tasks.goal if self._has_no_one(tasks) else tasks.goal - len(tasks.tried)

@@ -94,7 +94,7 @@ class View:
 
     def _least(self) -> int:
         """How many reports the open round needs."""
-        quorum = math.ceil(self.plan.quorum * self._tasks.goal)
+        quorum = math.ceil(self.plan.quorum * self._tasks.drawn)
         waited = self._now >= min(self._tasks.began + self._policy.wait_for_devices, self._ends)
         minimum = self._policy.least(self.state) if waited else self._policy.minimum  # one may come back
         return max(min(minimum, len(self.plan.tasks)), quorum)
