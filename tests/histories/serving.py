@@ -139,6 +139,9 @@ class Handling:
 
     # -- what a servicer may ask of its context -------------------------------------------------------------
 
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        await asyncio.sleep(0)
+
     async def write(self, response: Any) -> None:
         await self._answers.put(self._handler.response_serializer(response))
 

@@ -18,7 +18,8 @@ class RoundPolicy:
 
     Attributes:
         devices: the number of reports that close a round. 0, the default, asks all devices that are here and
-            closes the round when all of them have reported.
+            closes the round when all of them have reported. So do rounds that decide about all devices, as
+            when clusters are formed.
         minimum: the least number of devices that a round opens with, and of reports that it goes on with at
             the deadline; at least 1 and, unless `devices` is 0, at most `devices`.
         oversample: the oversampling factor, 1 (the default) to 10. A round asks `devices` times this many
