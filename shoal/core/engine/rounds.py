@@ -245,7 +245,8 @@ class RoundEngine(View):
         # A resumed round is on disk already, with the devices that it asked. A second Opened would write and
         # announce it again, as if it were new.
         effects: list[Effect] = [] if resumed else [Opened(self.round, first, plan.title)]
-        rest = self._opening.not_drawn(first, self.round) if plan.others and not resumed else ()
+        asks_all = plan.others is not None and not resumed
+        rest = self._opening.not_drawn(first, self.round) if asks_all else ()
         if rest and self._ask(rest):
             effects.append(SteppedIn(self.round, rest))
         if len(self.reported) < self._tasks.goal:

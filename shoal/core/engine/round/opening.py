@@ -201,7 +201,8 @@ class Opening:
 
     def not_drawn(self, drawn: tuple[DeviceId, ...], round: int) -> tuple[DeviceId, ...]:
         """The devices that a round asks beside those drawn, sorted, if it decides about all."""
-        rest = [device for device in self._sessions.present if device not in {*drawn}]
+        asked = {*drawn}
+        rest = [device for device in self._sessions.present if device not in asked]
         return tuple(self._attendance.ready(rest, round, 0))
 
     def step_in(self, tasks: OpenRound, round: int, state: State, now: float) -> tuple[DeviceId, ...]:
