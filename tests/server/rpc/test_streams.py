@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
@@ -17,14 +17,16 @@ from shoal.core.errors import Refused
 
 
 class Counted:
-    """A layer that counts all calls as those of one caller, who is revoked later."""
+    """A layer that counts all calls as those of one caller, who is revoked later. arrived: called with each
+    call that arrives."""
 
-    def __init__(self) -> None:
-        self.calls = OpenCalls()
+    def __init__(self, arrived: Callable[[], None]) -> None:
+        self.calls, self._arrived = OpenCalls(), arrived
 
     def around(self, method: str, behavior: Behavior) -> Behavior:
         async def counted(request: object, context: Context) -> None:
             with self.calls.calling("anna", _revoked):
+                self._arrived()
                 await behavior(request, context)
 
         return counted
@@ -34,10 +36,12 @@ def _revoked() -> None:
     raise Refused("anna was revoked")
 
 
-@pytest.mark.parametrize("steps", range(6))
-def test_a_stream_that_is_cut_during_its_first_write_ends_with_a_status(steps: int) -> None:
-    """steps: of the event loop, after which it is cut; the write takes two or three of them."""
-    layer = Counted()
+@pytest.mark.parametrize("begins", ["as it arrives", "as it writes"])
+@pytest.mark.parametrize("steps", range(8))
+def test_a_stream_that_is_cut_before_or_during_its_first_write_ends_with_a_status(
+    begins: str, steps: int
+) -> None:
+    """steps: of the event loop, after which it is cut; headers and a write take two or three of them each."""
 
     async def story() -> None:
         loop = asyncio.get_running_loop()
@@ -49,10 +53,12 @@ def test_a_stream_that_is_cut_during_its_first_write_ends_with_a_status(steps: i
                 loop.call_soon(cut, after - 1)
 
         async def watch(request: StringValue, context: Context) -> AsyncIterator[StringValue]:
-            loop.call_soon(cut, steps)
+            if begins == "as it writes":
+                loop.call_soon(cut, steps)
             yield request
             await asyncio.Event().wait()
 
+        layer = Counted(lambda: cut(steps) if begins == "as it arrives" else None)
         server = aio.server(interceptors=[Calls(Errors(), layer)])
         handler = grpc.unary_stream_rpc_method_handler(
             watch, StringValue.FromString, StringValue.SerializeToString
