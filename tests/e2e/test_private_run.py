@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.release_api import ReleaseApi
+from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
@@ -94,11 +96,19 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     await Agent(link, executor, store, outbox, mark, reporter, note_failure=note).run(Until.FINISHED)
 
 
-async def refuse(coordinator: Coordinator, folder: Path, member: Member, budget: Budget) -> None:
-    """As `train`, where every device refuses. One also ends where the run still goes on without it, because
-    the others have not refused yet."""
-    with contextlib.suppress(NoPart):
-        await train(coordinator, folder, member, budget)
+async def refuse(
+    coordinator: Coordinator, folder: Path, members: Sequence[Member], budget: Budget, run: str
+) -> RunStatus:
+    """As `train` for each of these, all of whom refuse `run`. Returns how it failed."""
+
+    async def one(member: Member) -> None:
+        with contextlib.suppress(NoPart):  # of one that is told before the others have refused, too
+            await train(coordinator, folder, member, budget)
+
+    await asyncio.gather(*(one(member) for member in members))
+    while (status := await OperatorApi(coordinator).show(run)).summary.stage != "failed":  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    return status
 
 
 async def start_with_graph(coordinator: Coordinator) -> None:
@@ -213,9 +223,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 ("open", {"parameters": OPEN}, "it failed: the device's owner lets nothing leave without"),
             ):
                 await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
-                await asyncio.gather(*(refuse(coordinator, tmp_path, each, budget) for each in members))
-                while (await OperatorApi(coordinator).show(name)).summary.stage != "failed":  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+                await refuse(coordinator, tmp_path, members, budget, name)
                 lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in lines) >= TRAINERS
                 # The server learns a fixed text, and nothing of limits and spending.

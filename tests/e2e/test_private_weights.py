@@ -19,7 +19,7 @@ from shoal.core.privacy.report import WEIGHTS
 from shoal.demo import fleet, processes
 from tests.server.store.released import releases
 
-from .test_private_run import ledger, member, train
+from .test_private_run import ledger, member, refuse, train
 
 DEVICES, ROUNDS = 2, 3
 TRAINING = {"rounds": ROUNDS, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "evaluate": False}
@@ -109,9 +109,7 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 ("plain", TRAINING, "it failed: the device's owner lets nothing leave without"),
             ):
                 await OperatorApi(coordinator).start_run(spec(name, parameters), None)
-                await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-                status = await OperatorApi(coordinator).show(name)
-                assert status.summary.stage == "failed"
+                status = await refuse(coordinator, tmp_path, members, budget, name)
                 lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in lines) >= DEVICES
                 assert text.privacy(status.released) == [WEIGHTS]
