@@ -1,7 +1,7 @@
 """FEROMA's decisions, without the exchange around them: the models that a profile is mapped to, and their
 weights."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from shoal.core.algorithms.feroma.state import Row
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
 from shoal.core.server_kit import descriptors
 from shoal.core.server_kit.aggregation.influence import believed
+from shoal.core.server_kit.clustering.cluster import agglomerated
 from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3
@@ -93,6 +94,25 @@ def with_like_data(profiles: Mapping[DeviceId, Descriptor]) -> list[list[DeviceI
     alike = two_sample.unlikeness([profiles[device] for device in devices]) <= 1.0
     count, labels = connected_components(alike, directed=False)
     return [[devices[index] for index in np.flatnonzero(labels == label)] for label in range(count)]
+
+
+def grouped(profiles: Mapping[DeviceId, Descriptor], apart: Collection[DeviceId]) -> list[list[DeviceId]]:
+    """The groups of devices to have one model: all of a group are alike, each with each (complete linkage).
+    That some in between are like two groups does not make one of these. apart: those of no group but their
+    own."""
+    devices = sorted(profiles.keys() - apart)
+    unlike = two_sample.unlikeness([profiles[device] for device in devices]) if devices else np.zeros((0, 0))
+    labels = agglomerated(unlike, "complete", below=1.0)
+    found: dict[int, list[DeviceId]] = {}
+    for device, label in zip(devices, labels.tolist(), strict=True):
+        found.setdefault(label, []).append(device)
+    return [*found.values(), *([device] for device in sorted(profiles.keys() & apart))]
+
+
+def mean_of(weights: Sequence[Mapping[ModelKey, float]]) -> dict[ModelKey, float]:
+    """The mean of mixtures of models. Each mapping has the weights of one, which sum to 1."""
+    keys = sorted({key for each in weights for key in each})
+    return {key: sum(each.get(key, 0.0) for each in weights) / len(weights) for key in keys}
 
 
 def distances(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from shoal.core.algorithm import Basis, Plan, Report, most_rounds
 from shoal.core.algorithm.training import private_training
 from shoal.core.algorithms.feroma import Parameters, two_sample
-from shoal.core.algorithms.feroma.mapping import mapped, with_like_data
+from shoal.core.algorithms.feroma.mapping import grouped, mapped, mean_of, with_like_data
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
 from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
 from shoal.core.algorithms.feroma.messages import Profile
@@ -61,14 +61,25 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def densities(state: State) -> ClusterDensities | None:
-    """For newcomers that choose themselves. A profile is of one device, so newcomers are only given what is
-    made of profiles with a guarantee."""
-    if state.encoder is None or not state.rows or not state.parameters.asked_privacy.calibrated:
+    """For newcomers that choose themselves. Where the size of the noise is unknown, no density is right."""
+    if state.encoder is None or not state.rows or state.parameters.asked_privacy.rules.unknown_noise:
         return None
-    profiles = {key: row.profile for key, row in state.rows.items()}
     names = [key for key in state.models if key != GLOBAL]
-    found = cluster_densities(profiles, {key: key for key in profiles}, names)
+    # No device has the name of a row without one, which begins with a space.
+    rows = {row.device or f" {key}": (key, row.profile) for key, row in state.rows.items()}
+    described = {**state.profiles, **{name: profile for name, (_, profile) in rows.items()}}
+    homes = {**state.assignments, **{name: key for name, (key, _) in rows.items()}}
+    found = cluster_densities(described, homes, names)
     return None if found is None else ClusterDensities(state.encoder.model, state.encoder.projector, found)
+
+
+def without(state: State, device: DeviceId) -> State:
+    """The description of a model stays, by which newcomers are placed."""
+    if device not in state.profiles:
+        return state
+    profiles = {each: one for each, one in state.profiles.items() if each != device}
+    starts = {each: one for each, one in state.starts.items() if each != device}
+    return replace(state, profiles=profiles, starts=starts)
 
 
 # -- warm-up: train, bounds ---------------------------------------------------------------------------------
@@ -199,17 +210,34 @@ def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
 
 
 def _serve(state: State) -> State:
-    """Each device that described itself gets the model that another round would have started from."""
-    served = {device: _start(state, device) for device in state.profiles}
+    """Each group of devices with like data gets one model: the mean of those that its devices would start
+    another round from."""
     sources, profiles, lost = state.models, state.profiles, dict[ModelKey, Row]()
+    apart = {row.device for row in state.rows.values() if row.held_back}
+    groups = grouped(profiles, apart)
+    shared = [mean_of([state.starts[device] for device in group]) for group in groups]
+    starts = {device: each for group, each in zip(groups, shared, strict=True) for device in group}
+    state = replace(state, starts=starts)
+    served = {device: _start(state, device) for device in profiles}
     for device, model in served.items():
         row = state.rows.get(state.own(device))
         examples = row.examples if row else max(int(estimate(profiles[device]).counts[0]), 1)
-        apart = row is not None and row.held_back
-        state, before = _with_row(state, device, model, examples, profiles[device], apart)
+        state, before = _with_row(state, device, model, examples, profiles[device], device in apart)
         lost |= before
-    state = _tidied(state, lost)
-    return replace(state, sources=sources, profiles={}, starts={}, phase=clustered.end(state))
+    state = _together(_tidied(state, lost), groups)
+    return replace(state, sources=sources, starts={}, phase=clustered.end(state))
+
+
+def _together(state: State, groups: Sequence[Sequence[DeviceId]]) -> State:
+    """The state in which the devices of a group, whose models are the same, have the row of its first one."""
+    rows, models, assignments = dict(state.rows), dict(state.models), dict(state.assignments)
+    for first, *others in groups:
+        key = state.own(first)
+        for own in map(state.own, others):
+            rows[key] = replace(rows[key], examples=rows[key].examples + rows.pop(own).examples)
+            del models[own]
+        assignments |= dict.fromkeys(others, key)
+    return replace(state, rows=rows, models=models, assignments=assignments)
 
 
 # -- helpers ------------------------------------------------------------------------------------------------
