@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.core.algorithm import Report
+from shoal.core.algorithm import Report, densities
 from shoal.core.algorithms.feroma import ALGORITHM, Parameters
 from shoal.core.algorithms.feroma import server as server_half
 from shoal.core.algorithms.feroma.memory import ABSENCE
@@ -133,10 +133,31 @@ def test_devices_end_with_the_mean_of_like_models_and_the_paper_s_with_their_own
     accuracy = [np.mean([each.accuracy for each in state.metrics.values()]) for state in (finished, alone)]
     assert min(accuracy) > 0.6
     assert not alone.sources
-    assert set(finished.models) - {GLOBAL} == set(finished.rows)
     for device in LIKE:
         own = finished.assignments[device]
         assert digest(finished.models[own]) != digest(finished.sources[own])
+
+
+def test_devices_with_like_data_end_as_one_cluster_of_which_newcomers_are_told_where_its_data_lie(
+    seen: Seen, finished: State
+) -> None:
+    before = next(state for state in reversed(seen.states) if state.starts)
+    assert len(set(before.assignments.values())) == len(LIKE)
+    for device, like in LIKE.items():
+        assert {each for each in LIKE if finished.assignments[each] == finished.assignments[device]} == like
+    assert set(finished.models) - {GLOBAL} == set(finished.rows) == set(finished.assignments.values())
+    assert {row.examples for row in finished.rows.values()} == {
+        sum(before.rows[before.own(device)].examples for device in LIKE[first]) for first in ("d0", "d1")
+    }
+    assert finished.descriptors.keys() == LIKE.keys(), "the map of the run shows all devices"
+    where = densities(server_half, finished)
+    assert where is not None
+    assert len(where.clusters["shares"]) == 2
+
+    left = server_half.without(finished, "d2")
+    assert left.descriptors.keys() == LIKE.keys() - {"d2"}
+    first = next(row.device for row in finished.rows.values())
+    assert server_half.without(finished, first).descriptors.keys() == LIKE.keys(), "of a model"
 
 
 # -- devices that come and go -----------------------------------------------------------------------------

@@ -93,6 +93,21 @@ def test_devices_with_like_data_are_those_that_profiles_connect() -> None:
     assert mapping.with_like_data({}) == []
 
 
+def test_devices_have_one_model_at_the_end_that_are_all_alike_and_not_held_back() -> None:
+    """b is like a and like c, and these two are not like each other."""
+    chain = {"a": profile(0.0), "b": profile(0.3), "c": profile(0.65), "d": profile(9.0)}
+    unlike = two_sample.unlikeness([*chain.values()])
+    assert unlike[0, 1] < unlike[1, 2] < 1.0 < unlike[0, 2]
+    assert mapping.with_like_data(chain) == [["a", "b", "c"], ["d"]]
+    assert mapping.grouped(chain, ()) == [["a", "b"], ["c"], ["d"]]
+    assert mapping.grouped(chain, {"a", "away"}) == [["b", "c"], ["d"], ["a"]]
+    assert mapping.grouped({}, ()) == []
+
+
+def test_the_mean_of_mixtures_has_the_models_of_each() -> None:
+    assert mapping.mean_of([{"y": 1.0}, {"x": 0.5, "y": 0.5}]) == {"x": 0.25, "y": 0.75}
+
+
 def test_what_is_kept_is_bounded_and_of_the_two_most_alike_the_older_goes() -> None:
     lost = {"a": row(0.0, 1), "b": row(10.0, 2), "c": row(13.0, 3), "d": row(40.0, 1)}
     assert set(memory.remembered(lost, {}, 4)) == set(lost)

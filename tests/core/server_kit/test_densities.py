@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import densities, find
-from shoal.core.algorithms.feroma.state import Encoder, Row
+from shoal.core.algorithms.feroma.state import Encoder, Row, State
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import Choose, ClusterDensities, Wish
 from shoal.core.exchange.messages import Describe
@@ -93,25 +93,25 @@ def test_only_algorithms_with_descriptors_have_densities() -> None:
         assert densities(half, state) is None, "not before the clusters are formed"
 
 
-@pytest.mark.parametrize("privacy", ["off", "balanced"])
-def test_feroma_gives_newcomers_only_what_is_made_of_profiles_with_a_guarantee(privacy: str) -> None:
-    card = find("feroma")[0]
-    half, model = card.server(), {"w": np.zeros(2, np.float32)}
-    started = half.start(
-        model, card.configure("default", {"classes": CLASSES, "dims": DIMS, "privacy": privacy})
-    )
-    profiles = {f"p{n}": private(n) if privacy == "balanced" else device(n) for n in range(3)}
-    rows = {key: Row(profile, 100, 1, f"d{key}") for key, profile in profiles.items()}
-    state = replace(
-        started,
-        rows=rows,
+def state_of(profiles: dict[str, Descriptor], privacy: str) -> State:
+    """A state of FEROMA with a device and a model for each of these profiles."""
+    card, model = find("feroma")[0], {"w": np.zeros(2, np.float32)}
+    parameters = card.configure("default", {"classes": CLASSES, "dims": DIMS, "privacy": privacy})
+    return replace(
+        card.server().start(model, parameters),
+        rows={key: Row(profile, 100, 1, f"d{key}") for key, profile in profiles.items()},
+        assignments={f"d{key}": key for key in profiles},
         encoder=Encoder(model, PROJECTOR),
-        models={"global": model, **dict.fromkeys(rows, model)},
+        models={"global": model, **dict.fromkeys(profiles, model)},
     )
+
+
+@pytest.mark.parametrize("privacy", ["off", "balanced"])
+def test_feroma_gives_newcomers_where_the_data_of_each_model_lie(privacy: str) -> None:
+    made = private if privacy == "balanced" else device
+    half = find("feroma")[0].server()
+    state = state_of({f"p{n}": made(n) for n in range(3)}, privacy)
     given = densities(half, state)
-    if privacy == "off":
-        assert given is None, "the moments of one device"
-        return
     assert given is not None
     assert given.clusters["means"].shape == (3, 1 + CLASSES, DIMS)
     asked = placing.place(half, state, Wish(64), 64)
@@ -121,6 +121,28 @@ def test_feroma_gives_newcomers_only_what_is_made_of_profiles_with_a_guarantee(p
     assert isinstance(placing.place(half, state, Wish(1), 64), Describe), "it has no votes"
     with pytest.raises(BadPayload, match="takes no votes"):
         placing.place(half, state, Ballot("p0", 1.0), 64)
+
+
+def test_feroma_s_densities_are_of_all_devices_with_a_model_and_of_kept_rows() -> None:
+    """A device that shares the model of another one counts there, and a row without a device by itself."""
+    half, near, far = find("feroma")[0].server(), device(0), device(1, shift=9.0)
+    state = state_of({"p0": near, "p1": near}, "off")
+    alone = densities(half, state)
+    assert alone is not None
+    shared = replace(state, profiles={"third": far}, assignments={**state.assignments, "third": "p0"})
+    found = densities(half, shared)
+    assert found is not None
+    means = found.clusters["means"] - alone.clusters["means"]
+    assert means[0, 1:] == pytest.approx(np.full((CLASSES, DIMS), 4.5), abs=1.0)
+    assert not means[1].any()
+    assert half.without(shared, "third").profiles == {}  # type: ignore[attr-defined]
+
+    rows = {"p0": state.rows["p0"], "p1": replace(state.rows["p1"], profile=far, device="")}
+    kept = densities(half, replace(state, rows=rows, assignments={"dp0": "p0", "p1": "p0"}))
+    assert kept is not None
+    means = kept.clusters["means"] - alone.clusters["means"]
+    assert not means[0].any()
+    assert means[1, 1:] == pytest.approx(np.full((CLASSES, DIMS), 9.0), abs=0.6)
 
 
 @pytest.mark.parametrize(

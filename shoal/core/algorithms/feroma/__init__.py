@@ -13,8 +13,8 @@ line is one exchange with the devices:
                      theta_k = sum over j of w(k, j) p_j theta_j / sum over j of w(k, j) p_j (eq. 5), where w
                      compares k's current profile with those of the last round's models (eq. 3), p_j is the
                      number of samples of the source j, and theta_j is the model that j trained
-    profile          once more at the end if `served` is "mixed": each device gets the mean of the models of
-                     data like its own
+    profile          once more at the end if `served` is "mixed": devices whose data are all alike are a
+                     cluster, whose model is the mean of the models of data like theirs
     evaluate         every device measures its model on its test part
 
 A newcomer gets the model whose profile is nearest to its own (Algorithm 2), without labels or, if
@@ -114,7 +114,8 @@ class Parameters(DescriptorParameters, PlacingParameters):
     )
     served: Literal["mixed", "trained"] = setting(
         "mixed",
-        "What devices and newcomers get at the end: mixtures, or models that one device trained.",
+        "What devices and newcomers get at the end: a mixture for each group of devices with like data, or "
+        "models that one device trained.",
         rare=True,
     )
     labels_at_test: bool = setting(

@@ -17,7 +17,8 @@ class Row:
     """A profile that has a model. Its key reveals nothing about the device, because newcomers see it.
 
     profile: of the data that the model was last trained on. examples: their number. round: of training, from
-    1. device: the owner; "" for a distribution that no device has any more.
+    1. device: the owner, at the end the first of those that share the model; "" for a distribution that no
+    device has any more.
     held_back: whether its last update does not count in others' models, for its length or direction.
     """
 
@@ -44,10 +45,10 @@ class State(Clustered):
     models: that of the warm-up, and one for each of `rows`, in the file in which its device reported it, so
     that memory does not hold the models of all devices. sources: at the end, the models that the served
     mixtures are made of.
-    profiles: of the devices that described themselves in this round. starts: the models and weights that each
-    of them is to train from. made: how many keys have been used. basis: at the start that of an earlier run,
-    if any; and once there is an encoder, this run's. undescribed: the devices that last answered with too few
-    samples for a profile with the run's guarantee.
+    profiles: of the devices that described themselves in this round, or last before the end. starts: the
+    models and weights that each of them is to train from. made: how many keys have been used. basis: at the
+    start that of an earlier run, if any; and once there is an encoder, this run's. undescribed: the devices
+    that last answered with too few samples for a profile with the run's guarantee.
     """
 
     GOES_ON_IN: ClassVar[str] = "profile"
