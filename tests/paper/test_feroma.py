@@ -160,6 +160,18 @@ def test_devices_with_like_data_end_as_one_cluster_of_which_newcomers_are_told_w
     assert server_half.without(finished, first).descriptors.keys() == LIKE.keys(), "of a model"
 
 
+def test_a_device_that_was_given_another_one_s_model_has_that_one_s_cluster_at_the_end(seen: Seen) -> None:
+    last = [state for state in seen.states if state.phase == "profile"][-1]
+    assert last.progress == last.rounds
+    state = replace(last, assignments={**last.assignments, "away": last.assignments["d2"]})
+    plan = server_half.plan(state, sorted(LIKE))
+    assert plan is not None
+    reports = [Report(name, answered(task, data(int(name[1])))) for name, task in plan.tasks.items()]
+    after = server_half.reduce(state, reports)
+    assert after.assignments["away"] == after.assignments["d2"] == last.assignments["d0"]
+    assert {*after.assignments.values()} <= after.models.keys()
+
+
 # -- devices that come and go -----------------------------------------------------------------------------
 
 

@@ -229,14 +229,16 @@ def _serve(state: State) -> State:
 
 
 def _together(state: State, groups: Sequence[Sequence[DeviceId]]) -> State:
-    """The state in which the devices of a group, whose models are the same, have the row of its first one."""
-    rows, models, assignments = dict(state.rows), dict(state.models), dict(state.assignments)
+    """The state in which the devices of a group, whose models are the same, have the row of its first one.
+    Devices that are away and had been given one of the other rows have it, too."""
+    rows, models, moved = dict(state.rows), dict(state.models), dict[ModelKey, ModelKey]()
     for first, *others in groups:
         key = state.own(first)
         for own in map(state.own, others):
             rows[key] = replace(rows[key], examples=rows[key].examples + rows.pop(own).examples)
             del models[own]
-        assignments |= dict.fromkeys(others, key)
+            moved[own] = key
+    assignments = {device: moved.get(key, key) for device, key in state.assignments.items()}
     return replace(state, rows=rows, models=models, assignments=assignments)
 
 
