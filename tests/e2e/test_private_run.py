@@ -102,7 +102,7 @@ async def refuse(
     """As `train` for each of these, all of whom refuse `run`. Returns how it failed."""
 
     async def one(member: Member) -> None:
-        with contextlib.suppress(NoPart):  # of one that is told before the others have refused, too
+        with contextlib.suppress(NoPart):  # of one that ends before the others have refused, too
             await train(coordinator, folder, member, budget)
 
     await asyncio.gather(*(one(member) for member in members))
