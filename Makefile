@@ -58,7 +58,7 @@ audit: .venv/built
 rot: .venv/built
 	@$(BIN)/python -m tests.crash.rot --flips 1000 --seed 42
 
-## make mutants    break the product on purpose, in some 40 ways, and show which test finds each
+## make mutants    break the product on purpose, in 60 ways, and show which test finds each
 mutants: .venv/built
 	@$(BIN)/python -m tests.mutants
 

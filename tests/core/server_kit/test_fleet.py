@@ -134,6 +134,12 @@ def test_many_devices_together_show_what_no_pair_of_them_shows() -> None:
     assert groups(described).tolist() == [0, 1] * 20
 
 
+def test_few_devices_may_differ_by_what_their_own_updates_did_to_the_network() -> None:
+    described = [device(200 + s, 0.6 * (s % 2), samples=80) for s in range(40)]
+    assert not groups(described[:4]).any()
+    assert groups(described).tolist() == [0, 1] * 20
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_no_device_and_one_device(count: int) -> None:
     assert groups([device(0)] * count).tolist() == [0] * count
