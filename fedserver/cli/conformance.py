@@ -31,13 +31,13 @@ def conformance(console: Console) -> Result:
     def say(rule: str, problem: str) -> None:
         console.progress(f"{rule}: {'broken: ' if problem else 'kept'}{problem}")
 
-    async def run() -> dict[str, str]:
-        with tempfile.TemporaryDirectory(prefix="shoal-conformance-") as folder:
-            async with opened(Path(folder)) as stage:
-                console.say(STEPS.format(line=stage.line))
-                return await play(stage, say)
+    async def run(folder: Path) -> dict[str, str]:
+        async with opened(folder) as stage:
+            console.say(STEPS.format(line=stage.line))
+            return await play(stage, say)
 
-    found = asyncio.run(run())
+    with tempfile.TemporaryDirectory(prefix="shoal-conformance-") as folder:
+        found = asyncio.run(run(Path(folder)))  # on return, no thread of the server writes to the folder
     lines = [_line(rule, found.get(rule)) for rule in RULES]
     kept = [rule for rule in RULES if found.get(rule) == ""]
     broken = None

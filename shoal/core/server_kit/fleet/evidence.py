@@ -32,8 +32,8 @@ HEAVIEST = 2.0
 SEEN = 2.0
 """The network was trained by these samples: a device's update moves the latents of all of its samples the
 same way, and the model has a share of 1 / devices of it. So the variance of a mean is larger than that of
-fresh samples by this over the number of devices. Chosen of 1.5, 2, 3 and 4 on digits and MNIST, at seeds 30
-to 35, with three to ten devices of 40 to 150 samples."""
+fresh samples by this over the number of devices. Chosen of 1.5, 2, 3 and 4 with three to ten devices of 40 to
+150 samples, on digits (seeds 30 to 35) and MNIST (30 to 33)."""
 MIN_FREE = 4.0
 """A variance with fewer degrees of freedom is no evidence: its logarithm is far from normal."""
 FARTHEST = 100.0
