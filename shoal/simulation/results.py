@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 from shoal.core.texts import measure
@@ -31,15 +31,19 @@ def files_text(found: dict[str, Any]) -> str:
     return "\n".join([*said, *rows, "", found["summary"], *found["remarks"], end])
 
 
-def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Mean and standard deviation over the seeds of each figure, in percent."""
+def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float | None]]:
+    """Mean and sample standard deviation over the seeds of each figure, in percent; one seed has none."""
     figures: dict[str, list[float]] = {}
     for result in found.values():
         for name, value in result["accuracy"].items():
             if isinstance(value, float):
                 percent = value if "known" in result["accuracy"] else 100.0 * value
                 figures.setdefault(name, []).append(percent)
-    return {name: (fmean(own), pstdev(own)) for name, own in figures.items() if len(own) == len(found)}
+    return {
+        name: (fmean(own), stdev(own) if len(own) > 1 else None)
+        for name, own in figures.items()
+        if len(own) == len(found)
+    }
 
 
 def write_rows(path: Path, found: Mapping[int, Mapping[str, Any]]) -> None:

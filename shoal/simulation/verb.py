@@ -220,7 +220,10 @@ def over_seeds(
     if len(seeds) == 1:
         return Result(found[seeds[0]], text(found[seeds[0]]))
     spread = spreads(found)
-    lines = [f"{name:<12}{mean:>8.2f} % +- {deviation:.2f}" for name, (mean, deviation) in spread.items()]
+    lines = [
+        f"{name:<12}{mean:>8.2f} %" + ("" if deviation is None else f" +- {deviation:.2f}")
+        for name, (mean, deviation) in spread.items()
+    ]
     title = f"{others['algorithm']}, seeds {', '.join(map(str, found))}: mean and standard deviation"
     means = {name: {"mean": mean, "deviation": deviation} for name, (mean, deviation) in spread.items()}
     said = [f"seed {seed}: {each['verdict']['text']}" for seed, each in found.items() if each["verdict"]]

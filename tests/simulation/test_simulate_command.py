@@ -215,7 +215,7 @@ def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -
     data = json.loads(done.stdout)["data"]
     means = [data["seeds"][seed]["accuracy"]["mean"] for seed in ("1", "2")]
     assert data["accuracy"]["mean"]["mean"] == pytest.approx(100 * np.mean(means))
-    assert data["accuracy"]["mean"]["deviation"] == pytest.approx(100 * np.std(means))
+    assert data["accuracy"]["mean"]["deviation"] == pytest.approx(100 * np.std(means, ddof=1))
     with table.open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["seed"], row["device"]) for row in rows][:2] == [("1", "ward-0"), ("1", "ward-1")]
@@ -256,6 +256,8 @@ def test_ctrl_c_leaves_the_seeds_that_are_done(files: Path, monkeypatch: pytest.
     assert (done.exit_code, answer["error"]["hint"]) == (130, "the rest: --seed 2,3")
     assert list(answer["data"]["seeds"]) == ["1"]
     assert "fedavg, seeds 1: mean" in done.stderr
+    assert answer["data"]["accuracy"]["mean"]["deviation"] is None
+    assert "+-" not in done.stderr
     assert {row["seed"] for row in csv.DictReader((files / "out.csv").open())} == {"1"}
     nothing = simulate(*own, "--seed", "2,3")
     assert (nothing.exit_code, nothing.stderr) == (130, "\nerror[interrupted]: interrupted\n")

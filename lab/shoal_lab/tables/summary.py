@@ -55,7 +55,7 @@ def _entry(values: Mapping[int, float], paper: Figure | None) -> dict[str, Any] 
         return None
     return {
         "mean": float(np.mean(found)),
-        "spread": float(np.std(found)) if len(found) > 1 else None,
+        "spread": float(np.std(found, ddof=1)) if len(found) > 1 else None,
         "seeds": sorted(values),
         "paper": None if paper is None else paper.mean,
         "paper_spread": None if paper is None or np.isnan(paper.spread) else paper.spread,
