@@ -1,6 +1,6 @@
 """Groups in fleets of three to six devices with 40 to 100 digits each, as FLUX finds them with nothing set.
 
-    python -m benchmarks.small_fleets [--seeds 47,48,49] [--seen 2]
+    python -m benchmarks.small_fleets [--seeds 47,48,49] [--seen 8]
 
 A row is a kind of fleet: how many of its runs found more than one group where all devices are alike, and the
 mean adjusted Rand index where every other device holds its images turned (px), names its classes otherwise
