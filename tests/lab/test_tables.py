@@ -4,6 +4,8 @@ import contextlib
 import gc
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,6 +28,7 @@ from shoal_lab.tables import campaign, plot, worth
 from shoal_lab.tables.markdown import page
 from shoal_lab.tables.summary import at, summarise
 from shoal_lab.tables.table import MEAN, Cell, Column, Figure, Method, Table
+from tests.waiting import HANG
 
 DIGITS = Experiment(dataset="digits", threads=1)
 
@@ -331,6 +334,30 @@ def test_a_cell_gives_the_gpu_s_memory_back_when_nothing_of_it_is_left(
     monkeypatch.setattr(SimulatedDevices, "evaluated", _without_memory)
     assert "use fewer --jobs" in campaign._run(Experiment("fedavg", clients=2, rounds=1, threads=1))["failed"]
     assert found[-1] == (0, None)
+
+
+KILLED = """
+import os, signal, time
+from shoal_lab.tables.campaign import process
+if __name__ == "__main__":
+    worker = process()
+    worker.submit(os.getpid).result()
+    worker.submit(time.sleep, 1e6)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_campaign_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
+    """Which would wait for cells for ever. As long as one lives, the output that they share is open."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as running:
+        try:
+            assert running.communicate(timeout=HANG) == (b"", None)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+    assert running.returncode == -signal.SIGKILL
 
 
 def _without_memory(*arguments: Any) -> Any:

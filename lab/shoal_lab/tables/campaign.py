@@ -10,6 +10,8 @@ import gc
 import hashlib
 import json
 import multiprocessing
+import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -75,14 +77,7 @@ def run_cells(
         alike.setdefault(path_of(folder, cell), []).append(cell)
     waiting, began = list(reversed(alike)), time.monotonic()
     with ExitStack() as stack:
-
-        def process() -> ProcessPoolExecutor:
-            # Not a fork: PyTorch's threads do not survive one. And one for each job: where a process of
-            # several dies, all of them end.
-            spawn = multiprocessing.get_context("spawn")
-            return stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn))
-
-        idle = [process() for _ in range(jobs)]
+        idle = [stack.enter_context(process()) for _ in range(jobs)]
         running: dict[Future[Mapping[str, Any]], tuple[Path, ProcessPoolExecutor]] = {}
         while True:
             while waiting and idle and time.monotonic() - began < seconds:
@@ -96,7 +91,7 @@ def run_cells(
                 if future.exception() is not None:
                     # What it leaves behind, such as a GPU that no longer answers, is not for other cells.
                     worker.shutdown()
-                    worker = process()
+                    worker = stack.enter_context(process())
                 idle.append(worker)
                 if "failed" in outcome:
                     failed |= {cell.name: outcome["failed"] for cell in same}
@@ -105,6 +100,28 @@ def run_cells(
                 disk.write(path, json.dumps(kept, indent=1).encode())
                 for cell in same:
                     on_result(cell, outcome)
+
+
+def process() -> ProcessPoolExecutor:
+    """A process for cells, which ends with this one.
+
+    Not a fork: PyTorch's threads do not survive one. And one for each job: where a process of several dies,
+    all of them end.
+    """
+    spawn = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(1, mp_context=spawn, initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """Else a campaign that is killed leaves processes that wait for cells, and keep their memory."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def small(kept: Mapping[str, Any]) -> dict[str, Any]:
