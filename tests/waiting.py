@@ -16,9 +16,10 @@ FIRST, SHARE = 20000, 400
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until it is so."""
-    while not condition():  # noqa: ASYNC110 -- a condition may be anything, and nothing signals it
-        await asyncio.sleep(0.001)
+    """Let others run until it is so. Raises TimeoutError, where else the whole suite would wait for ever."""
+    async with asyncio.timeout(HANG):
+        while not condition():  # noqa: ASYNC110 -- a condition may be anything, and nothing signals it
+            await asyncio.sleep(0.001)
 
 
 def _ports() -> "itertools.cycle[int]":

@@ -114,7 +114,7 @@ def test_devices_pay_for_new_data_and_for_nothing_else_and_clusters_keep_their_k
             await coordinator.close()
 
     coordinator: Coordinator
-    asyncio.run(play())
+    asyncio.run(asyncio.wait_for(play(), HANG))
 
 
 def test_a_series_outlives_kills_between_any_two_steps_and_starts_each_run_once(tmp_path: Path) -> None:
