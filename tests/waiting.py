@@ -16,7 +16,7 @@ FIRST, SHARE = 20000, 400
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until it is so. Raises TimeoutError, where else the whole suite would wait for ever."""
+    """Let others run until it is so. Raises TimeoutError, where else the whole suite would wait forever."""
     async with asyncio.timeout(HANG):
         while not condition():  # noqa: ASYNC110 -- a condition may be anything, and nothing signals it
             await asyncio.sleep(0.001)

@@ -348,7 +348,7 @@ if __name__ == "__main__":
 
 
 def test_a_campaign_that_is_killed_leaves_no_process(tmp_path: Path) -> None:
-    """Which would wait for cells for ever. As long as one lives, the output that they share is open."""
+    """Which would wait for cells forever. As long as one lives, the output that they share is open."""
     (tmp_path / "killed.py").write_text(KILLED)
     command = [sys.executable, str(tmp_path / "killed.py")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as running:
