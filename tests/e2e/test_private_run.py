@@ -96,16 +96,24 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     await Agent(link, executor, store, outbox, mark, reporter, note_failure=note).run(Until.FINISHED)
 
 
+async def train_all(
+    coordinator: Coordinator, folder: Path, members: Sequence[Member], budget: Budget
+) -> None:
+    """As `train` for each of these, until they are done or have no part in the runs that go on."""
+
+    async def one(member: Member) -> None:
+        with contextlib.suppress(NoPart):
+            await train(coordinator, folder, member, budget)
+
+    await asyncio.gather(*(one(member) for member in members))
+
+
 async def refuse(
     coordinator: Coordinator, folder: Path, members: Sequence[Member], budget: Budget, run: str
 ) -> RunStatus:
     """As `train` for each of these, all of whom refuse `run`. Returns how it failed."""
 
-    async def one(member: Member) -> None:
-        with contextlib.suppress(NoPart):  # of one that ends before the others have refused, too
-            await train(coordinator, folder, member, budget)
-
-    await asyncio.gather(*(one(member) for member in members))
+    await train_all(coordinator, folder, members, budget)
     while (status := await OperatorApi(coordinator).show(run)).summary.stage != "failed":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     return status

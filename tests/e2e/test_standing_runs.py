@@ -21,7 +21,7 @@ from shoal.core.privacy.payment import DESCRIPTOR
 from shoal.demo.fleet import Member
 from shoal.simulation import images
 from shoal.simulation.images import rotate
-from tests.e2e.test_private_run import TRAINERS, ledger, member, spec, train
+from tests.e2e.test_private_run import TRAINERS, ledger, member, spec, train_all
 from tests.e2e.test_releases import run
 from tests.server.processes import daemon
 from tests.server.servers import spec as spec_of_toys
@@ -51,8 +51,7 @@ def test_devices_pay_for_new_data_and_for_nothing_else_and_clusters_keep_their_k
     members = [member(number) for number in range(TRAINERS)]
 
     async def work() -> None:
-        agents = (train(coordinator, tmp_path, each, BUDGET) for each in members)
-        await asyncio.gather(*agents, return_exceptions=True)  # who has no new data goes
+        await train_all(coordinator, tmp_path, members, BUDGET)
 
     def paid(device: Member) -> list[int]:
         entries = ledger(tmp_path, device, BUDGET).verify()
