@@ -112,7 +112,6 @@ async def refuse(
     coordinator: Coordinator, folder: Path, members: Sequence[Member], budget: Budget, run: str
 ) -> RunStatus:
     """As `train` for each of these, all of whom refuse `run`. Returns how it failed."""
-
     await train_all(coordinator, folder, members, budget)
     while (status := await OperatorApi(coordinator).show(run)).summary.stage != "failed":  # noqa: ASYNC110
         await asyncio.sleep(0.01)
