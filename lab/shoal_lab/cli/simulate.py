@@ -65,7 +65,7 @@ OF_EXPERIMENTS = (
     "--mode",
     metavar="NAME",
     default="trDR_teND",
-    help="What drifts: trDR_teND, trDR_teDR, trDA or trND_teDR.",
+    help="What drifts, and what devices are tested on: trDR_teND, trDR_teDR, trDA, trND_teDR or last.",
 )
 @click.option(
     "--labels",

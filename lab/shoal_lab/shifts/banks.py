@@ -11,8 +11,9 @@ With 100 classes or more, as of CIFAR-100, `py` keeps a fifth of them and `pxy` 
 permutes 2, 3 or 4 fifths, in 100 ways that are drawn: there are too many to list.
 
 Source: FEROMA, Table 12 and appendix I.2; how many permutations of CIFAR-100 there are, it does not say. Two
-entries of a random bank (`py`, `pxy`) may be alike, as there. `py` keeps a device's images of its classes as
-they are; everything else changes images or names and keeps how many there are.
+entries of a random bank may be alike, as there under `py`; under `pxy` the authors never draw the same
+classes twice. `py` keeps a device's images of its classes as they are; everything else changes images or
+names and keeps how many there are.
 """
 
 import itertools

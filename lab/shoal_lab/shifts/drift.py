@@ -10,24 +10,30 @@ directly, and over gRPC.
 | `trDR_teDR` | each stage is drawn from the bank, less .. | .. one that no stage of this device had    |
 | `trDA`      | a stage adds to the ones before it         | a distribution that some stage had         |
 | `trND_teDR` | all stages are of one distribution         | another one                                |
+| `last`      | as `trDR_teND`                             | the last stage's of some device, at random |
 
-Under `pyx` a device of the modes `trDR_teND` and `trDA` is tested on its last stage's names: images by
-themselves do not show what they are called, so its own model is the measure (FEROMA, appendix I.2).
+FEROMA's tables have `last`: its authors' generator calls it `trDR_teND`, too, with `DA_seen_last`. A
+distribution that more devices have last is drawn more often, and each has been trained on in the last round.
 
-A device's images are its even share; except under `py`, where a stage is all its images of the two classes,
-they are drawn with replacement into max(1, drifts x devices / 30) times as many, shuffled, and dealt out to
-the stages. Two stages may be of one distribution: then nothing drifts in between.
+Under `pyx` a device of the modes `trDR_teND`, `last` and `trDA` is tested on its last stage's names: images
+by themselves do not show what they are called, so its own model is the measure (FEROMA, appendix I.2).
+
+A device's images are its even share, drawn with replacement into max(1, drifts x devices / 30) times as many,
+shuffled, and dealt out to the stages. Under `py` a stage is all of these images that are of its two classes
+in the mode `last`, and all of its share in the other modes. The authors keep each image once, and draw the
+rest. Two stages may be of one distribution: then nothing drifts in between.
 
 Draws come from generators of our own: the recipe's own are seeded for it globally, and one of them never.
 Stream "bank": see `shoal_lab.shifts.banks`. Stream "device", number: 1. which of the bank the device may
 have; 2. the test's distribution, in the modes `*_teDR`; 3. that of each stage; 4. the test's, in the other
-modes; 5. the rows of all stages; 6. their order. The even split is `shoal_lab.shifts.base`'s.
+modes; 5. the rows of all stages; 6. their order. Stream "last": whose last stage each device is tested on, in
+the mode `last`. The even split is `shoal_lab.shifts.base`'s.
 
 Source: FEROMA, section 4.1, appendices I.1 and I.2; ANDA, its generators of drifting data.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +41,11 @@ import numpy.typing as npt
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.seeds import generator
 from shoal_lab.shifts.banks import Distribution, bank
-from shoal_lab.shifts.base import check, class_count, known, split_basic
+from shoal_lab.shifts.base import check, class_count, known, labels, split_basic
 
-MODES = ("trDR_teND", "trDR_teDR", "trDA", "trND_teDR")
+LAST = "last"
+"""The mode of FEROMA's tables: devices are tested on what some device trained on in the last round."""
+MODES = ("trDR_teND", "trDR_teDR", "trDA", "trND_teDR", LAST)
 UNSEEN = "trDR_teDR"
 """The mode in which devices are tested on what they did not train on, while their training drifts."""
 SCALE = 30.0
@@ -104,10 +112,16 @@ def drifting(
         raise ValueError(f"{drifts} stages of {most} distributions: a device has at least one of each")
     found = bank(shift, level, class_count(train, test, needed=1), generator(seed, "bank"))
     parts = split_basic(train, test, clients, seed)
-    return [
+    made = [
         _device(found, shift, drifts, clients, mode, most, generator(seed, "device", number), *part)
         for number, part in enumerate(parts)
     ]
+    if mode == LAST and shift != "pyx":
+        whose = generator(seed, "last").integers(clients, size=clients)
+        made = [replace(each, test_of=made[other].test_of) for each, other in zip(made, whose, strict=True)]
+    if any(not len(each.test_of.rows(each.test_images)) for each in made):
+        raise ValueError("a device is left without images to be tested on: ask for fewer clients")
+    return made
 
 
 def _device(
@@ -130,27 +144,25 @@ def _device(
     first = own[int(chance.integers(len(own)))] if mode == "trND_teDR" else None
     drawn = [first or own[int(chance.integers(len(own)))] for _ in range(drifts)]
     if test_of is None:
-        test_of = drawn[-1] if shift == "pyx" else drawn[int(chance.integers(drifts))]
-    dealt = _dealt(drawn, images, drifts, clients, shift, chance)
+        last = mode == LAST or shift == "pyx"
+        test_of = drawn[-1] if last else drawn[int(chance.integers(drifts))]
+    if shift == "py" and mode != LAST:
+        dealt = [each.rows(images) for each in drawn]
+    else:
+        dealt = _dealt(drawn, images, drifts * clients / SCALE, shift, chance)
     pieces = tuple(zip(drawn, dealt, strict=True))
     stages = tuple(pieces[: 1 + i] if mode == "trDA" else (pieces[i],) for i in range(drifts))
-    if any(not len(rows) for rows in (*dealt, test_of.rows(test_images))):
+    if any(not len(rows) for rows in dealt):
         raise ValueError("a device is left without images in some stage: ask for fewer clients or drifts")
     return DriftingDevice(images, test_images, stages, test_of)
 
 
 def _dealt(
-    drawn: Sequence[Distribution],
-    images: Dataset,
-    drifts: int,
-    clients: int,
-    shift: str,
-    chance: np.random.Generator,
+    drawn: Sequence[Distribution], images: Dataset, times: float, shift: str, chance: np.random.Generator
 ) -> list[Rows]:
-    """The rows of each stage."""
-    if shift == "py":
-        return [each.rows(images) for each in drawn]
-    size = int(len(images) * max(1.0, drifts * clients / SCALE))
-    rows = chance.integers(len(images), size=size)
+    """The rows of each stage, of images that are drawn into `times` as many, if that is more."""
+    rows = chance.integers(len(images), size=int(len(images) * max(1.0, times)))
     chance.shuffle(rows)
-    return np.array_split(rows, drifts)
+    if shift != "py":
+        return np.array_split(rows, len(drawn))
+    return [rows[np.isin(labels(images)[rows], each.kept)] for each in drawn]

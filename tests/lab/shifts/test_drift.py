@@ -98,6 +98,10 @@ def test_each_mode_trains_and_tests_on_what_it_says(shift: str, pictures: Pair) 
             assert device.test_of.number in device.concepts
             if shift == "pyx":
                 assert device.test_of.number == device.concepts[-1]
+        lasts = {device.concepts[-1] for device in made["last"]}
+        for device in made["last"]:
+            assert len(device.stages) == 4
+            assert device.test_of.number in ({device.concepts[-1]} if shift == "pyx" else lasts)
         for device in made["trDR_teDR"]:
             assert device.test_of.number not in device.concepts
         for device in made["trND_teDR"]:
@@ -124,6 +128,29 @@ def test_of_p_y_a_stage_is_all_that_the_device_has_of_its_classes(pictures: Pair
         for number, ((each, rows), *_) in enumerate(device.stages):
             np.testing.assert_array_equal(rows, np.flatnonzero(np.isin(device.images.y, each.kept)))
             assert set(device.stage(number).y.tolist()) <= set(each.kept)  # type: ignore[union-attr]
+
+
+def test_in_the_papers_mode_those_of_p_y_are_drawn_into_as_many_too(mnist_sized: Pair) -> None:
+    for device in drifting("py", "low", 20, 6, 42, *mnist_sized, mode="last"):
+        assert device.images.y is not None
+        for (each, rows), *_ in device.stages:
+            here = np.flatnonzero(np.isin(device.images.y, each.kept))
+            assert set(rows) <= set(here)
+            assert 3.5 < len(rows) / len(here) < 4.5, "20 stages x 6 devices / 30 times as many"
+
+
+def test_in_the_papers_mode_what_more_devices_have_last_is_tested_more_often(pictures: Pair) -> None:
+    made = drifting("px", "low", 2, 10, 3, *pictures, mode="last")
+    lasts = [device.concepts[-1] for device in made]
+    tested = [device.test_of.number for device in made]
+    assert tested != lasts, "each is tested on what any device has last, not on its own"
+    again = [drifting("px", "low", 2, 10, seed, *pictures, mode="last") for seed in range(30)]
+    shares = [
+        (len([1 for each in made if each.concepts[-1] == device.test_of.number]) / len(made))
+        for made in again
+        for device in made
+    ]
+    assert np.mean(shares) > 0.29, "drawn evenly from four distributions, they would be had by a quarter"
 
 
 def test_a_device_has_no_more_distributions_than_it_may_and_a_limit_above_the_bank_is_none(
