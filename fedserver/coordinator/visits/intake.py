@@ -67,6 +67,8 @@ async def _received(coordinator: Coordinator, device: DeviceId, report: Report) 
     if isinstance(task, Receipt):
         if task.outcome is Outcome.REFUSED:
             await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
+        elif task.outcome is Outcome.LATE and _has_nothing_new(report):
+            await coordinator.in_turn(run.advance(_sits_out(device)))
         return task
     if isinstance(report.result, Failure):
         if report.result.code == BadPayload.code:
@@ -212,10 +214,18 @@ async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) 
     asks = failure.code == ASK
     reason = "it lacks its owner's consent" if asks else f"it failed: {failure.message[:REASON]}"
     await run.note(f"{reason} [{failure.code}]{details}", device)
-    event: Failed | Left = Failed(device, report.round, report.attempt, reason, asks)
-    if failure.code == NOTHING_NEW:  # nor will it have any in this run
-        event = Left(device, reason, for_good=True)
+    failed = Failed(device, report.round, report.attempt, reason, asks)
+    event = _sits_out(device) if _has_nothing_new(report) else failed
     return await _without(run, event, report, Receipt(Outcome.ACCEPTED))
+
+
+def _has_nothing_new(report: Report) -> bool:
+    return isinstance(report.result, Failure) and report.result.code == NOTHING_NEW
+
+
+def _sits_out(device: DeviceId) -> Left:
+    """Without new data a device is asked no more: it will have none in this run."""
+    return Left(device, "it has no new data", for_good=True)
 
 
 async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:
@@ -230,7 +240,9 @@ async def _without(run: Run, event: Failed | Left, report: Report, receipt: Rece
     try:
         _expected(run, event.device, report)
     except StaleReport as stale:
-        return Receipt(Outcome.LATE, str(stale))
+        if isinstance(event, Failed):
+            return Receipt(Outcome.LATE, str(stale))
+        receipt = Receipt(Outcome.LATE, str(stale))  # too late for its round, and not for the run
     await run.advance(event)
     return receipt
 

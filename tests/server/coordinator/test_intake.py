@@ -254,6 +254,26 @@ def test_a_report_for_a_round_attempt_or_run_that_is_over_is_late(tmp_path: Path
     scenario(story, tmp_path)
 
 
+def test_a_device_that_has_nothing_new_is_asked_no_more_even_if_it_says_so_after_its_round(
+    tmp_path: Path,
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        devices, task = await at_work(coordinator)
+        others = range(1, DEVICES)
+        for number in others:
+            await devices[number].do(await devices[number].task(), honest(number))
+        nothing = Failure("no-new-data", "no samples since the last run", "")
+        late = Report(task.run, task.round - 1, task.attempt, nothing)
+        assert (await devices[0].link.report(late)).outcome is Outcome.LATE
+        assert coordinator.runs["toy"].answers["d0"] == "no-new-data"
+        assert (await devices[1].task()).round == task.round + 1, "the round waits for it no more"
+        assert not isinstance(await devices[0].link.next_task(0.0), Task)
+        await serve_all(coordinator, others)
+        assert (await OperatorApi(coordinator).show("toy")).missing == {}
+
+    scenario(story, tmp_path)
+
+
 def test_a_refusal_that_comes_after_its_round_is_still_the_device_s_answer(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         devices, task = await at_work(coordinator, RoundPolicy(devices=DEVICES, minimum=1))
