@@ -146,11 +146,11 @@ def test_in_the_papers_mode_what_more_devices_have_last_is_tested_more_often(pic
     assert tested != lasts, "each is tested on what any device has last, not on its own"
     again = [drifting("px", "low", 2, 10, seed, *pictures, mode="last") for seed in range(30)]
     shares = [
-        (len([1 for each in made if each.concepts[-1] == device.test_of.number]) / len(made))
+        np.mean([each.concepts[-1] == device.test_of.number for each in made])
         for made in again
         for device in made
     ]
-    assert np.mean(shares) > 0.29, "drawn evenly from four distributions, they would be had by a quarter"
+    assert np.mean(shares) > 0.29, "if the four were drawn alike, a quarter of the devices would have each"
 
 
 def test_a_device_has_no_more_distributions_than_it_may_and_a_limit_above_the_bank_is_none(
